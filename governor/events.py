@@ -1,0 +1,157 @@
+"""Events: what has happened, as small frozen values, and the log that lets a dashboard resume where it was.
+
+The admin API sends these as SSE; ``tui`` knows only these types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import ClassVar
+
+import msgspec
+
+from governor.types import TurnKind, TurnState, Usage
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):
+    """Base of all events; ``at`` is Unix time in seconds."""
+
+    at: float
+
+
+class TurnStarted(Event, frozen=True, kw_only=True):
+    """A turn came through the door."""
+
+    turn_id: str
+    agent: str
+    route: str
+
+
+class TurnQueued(Event, frozen=True, kw_only=True):
+    """A turn waits; ``reason`` says for what."""
+
+    turn_id: str
+    agent: str
+    reason: str
+
+
+class TurnGranted(Event, frozen=True, kw_only=True):
+    """A turn goes to the engine."""
+
+    turn_id: str
+    agent: str
+    queued_ms: float
+
+
+class TurnFirstToken(Event, frozen=True, kw_only=True):
+    turn_id: str
+    agent: str
+    ttft_ms: float
+
+
+class TurnEnded(Event, frozen=True, kw_only=True):
+    """A turn's one end, with what it cost."""
+
+    turn_id: str
+    agent: str
+    state: TurnState
+    kind: TurnKind | None = None
+    usage: Usage = Usage()
+    cap_applied: int | None = None
+    finish_reason: str | None = None
+    reason: str | None = None
+    duration_ms: float | None = None
+    ttft_ms: float | None = None
+
+
+class EngineChanged(Event, frozen=True, kw_only=True):
+    """The engine's state: ``starting``, ``ready``, ``busy``, ``down``, ``failed``, ``stopped``."""
+
+    state: str
+    detail: str = ""
+
+
+class PolicyChanged(Event, frozen=True, kw_only=True):
+    """Policies were read anew. ``problem`` is set when a file was bad and the last good one still holds."""
+
+    agent: str
+    problem: str | None = None
+
+
+class Alert(Event, frozen=True, kw_only=True):
+    """Something the owner should see: a mismatch, a store that cannot write."""
+
+    name: str
+    detail: str
+
+
+class Gap(Event, frozen=True, kw_only=True):
+    """Events between ``after`` and the next one sent are gone: reload ``/governor/state``."""
+
+    after: int
+
+
+AnyEvent = (
+    TurnStarted | TurnQueued | TurnGranted | TurnFirstToken | TurnEnded | EngineChanged | PolicyChanged | Alert | Gap
+)
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    """An event with its place in the log."""
+
+    id: int
+    event: AnyEvent
+
+
+class EventLog:
+    """A bounded log of events with increasing ids, and its live followers. Owned by one event loop."""
+
+    CAPACITY: ClassVar[int] = 4096
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._ring: deque[Numbered] = deque(maxlen=capacity)
+        self._last_id = 0
+        self._wakers: set[asyncio.Event] = set()
+
+    @property
+    def last_id(self) -> int:
+        return self._last_id
+
+    def publish(self, event: AnyEvent) -> int:
+        """Append and wake followers. Never blocks; a slow follower loses events and is told by a :class:`Gap`."""
+        self._last_id += 1
+        self._ring.append(Numbered(self._last_id, event))
+        for waker in self._wakers:
+            waker.set()
+        return self._last_id
+
+    def since(self, last_seen: int) -> list[Numbered]:
+        """Events after ``last_seen``, oldest first, led by a :class:`Gap` when some are gone.
+
+        A ``last_seen`` from another life of the process (larger than ours) is treated as a gap, too.
+        """
+        if last_seen > self._last_id:
+            return [Numbered(0, Gap(at=0.0, after=last_seen)), *self._ring]
+        news = [numbered for numbered in self._ring if numbered.id > last_seen]
+        first = news[0].id if news else self._last_id + 1
+        if first > last_seen + 1:
+            return [Numbered(first - 1, Gap(at=0.0, after=last_seen)), *news]
+        return news
+
+    async def follow(self, last_seen: int) -> AsyncIterator[list[Numbered]]:
+        """Batches of events after ``last_seen``, for ever."""
+        waker = asyncio.Event()
+        self._wakers.add(waker)
+        try:
+            while True:
+                waker.clear()
+                news = self.since(last_seen)
+                if news:
+                    last_seen = max(last_seen if last_seen <= self._last_id else 0, news[-1].id)
+                    yield news
+                else:
+                    await waker.wait()
+        finally:
+            self._wakers.discard(waker)

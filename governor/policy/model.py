@@ -1,0 +1,134 @@
+"""The typed model of a policy file. One TOML file an agent; what it leaves out comes from the files under it.
+
+Resolution, nearest first: the agent's own file, the shipped policy it names in ``base``, ``default.toml``.
+Each field is explained directly beneath it; ``policies/policy.schema.json`` is generated from here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from governor.types import AgentClass, TurnKind
+
+PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class KeepAlive(StrEnum):
+    """What a held stream is fed while its turn waits or prefills."""
+
+    COMMENT = "comment"
+    """An SSE comment line. Invisible to every client library."""
+    CHUNK = "chunk"
+    """A chunk with ``choices: []``. Also resets idle timers that sit above the client library."""
+
+
+class DeveloperRole(StrEnum):
+    """What becomes of ``developer`` messages."""
+
+    PASS = "pass"  # noqa: S105
+    """Forwarded as they are."""
+    SYSTEM = "system"
+    """Sent as ``system``, merged into one leading message, order kept."""
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class OutputPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Output caps in tokens, by turn kind. A client that asks for less gets less; never more."""
+
+    tool_step: PositiveInt = 8192
+    """Cap while tools can be called."""
+    final: PositiveInt = 16384
+    """Cap of a plain answer."""
+    compaction: PositiveInt = 12000
+    """Cap of the client's own summary of its history."""
+    title: PositiveInt = 512
+    """Cap of a conversation title."""
+    background: PositiveInt = 8192
+    """Cap of reviews and memory flushes."""
+    default: PositiveInt | None = None
+    """Used when the client names no cap; unset means the cap of the turn's kind."""
+    floor: PositiveInt = 16
+    """Smallest answer worth starting. With less room than this the client is told that its context is full."""
+    thinking: Count | None = None
+    """Thinking budget in tokens, for engines that take one; unset leaves the client's value alone."""
+
+    def cap_for(self, kind: TurnKind) -> int:
+        return int(getattr(self, kind.value))
+
+
+class ContextPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of the window this agent may use."""
+
+    ceiling_tokens: PositiveInt | None = None
+    """Prompt + output of one turn, in tokens; unset means the engine's whole window. Enforced, never advertised below
+    64,000, since Hermes refuses to start under that."""
+
+
+class LimitPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much this agent may do at once and over time. Over the limit a turn waits; it is refused only after
+    ``hold_s``."""
+
+    concurrency: PositiveInt = 4
+    """Turns running at once. Compactions pass regardless."""
+    turns_per_minute: PositiveInt | None = None
+    """Turns admitted in any minute; unset means no limit."""
+    queue: Count = 64
+    """Turns that may wait. One more is answered 429 with Retry-After."""
+    hold_s: Seconds = 600.0
+    """Longest wait for admission before a 429 with Retry-After."""
+
+
+class StreamPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a stream is kept alive while nothing can be sent yet."""
+
+    keepalive: KeepAlive = KeepAlive.COMMENT
+    """What to send."""
+    keepalive_after_s: Seconds = 10.0
+    """Quiet time before the headers and the first keep-alive are sent. Until then a failure is still an HTTP error."""
+    keepalive_every_s: Seconds = 10.0
+    """Time between keep-alives."""
+
+
+class RequestPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Edits of the request. Everything not named here passes through byte for byte."""
+
+    developer_role: DeveloperRole = DeveloperRole.PASS
+    """What becomes of ``developer`` messages."""
+    strip_reasoning: bool = False
+    """Remove ``reasoning_content`` and ``reasoning`` from assistant messages, for engines that refuse them."""
+    sampling: dict[str, float | int | bool | str] = {}
+    """Sampling fields set on every turn, whatever the client sends: ``temperature = 0.2``."""
+
+
+class Policy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one agent may do."""
+
+    base: str | None = None
+    """Shipped policy under this file, by name: ``hermes``, ``openclaw``, ``interactive``, ``background``."""
+    models: tuple[str, ...] = ()
+    """Models this agent may use; empty means all that the engine serves."""
+    agent_class: AgentClass = msgspec.field(name="class", default=AgentClass.NORMAL)
+    """``interactive``, ``normal`` or ``background``: who goes first when turns wait."""
+    output: OutputPolicy = OutputPolicy()
+    context: ContextPolicy = ContextPolicy()
+    limits: LimitPolicy = LimitPolicy()
+    stream: StreamPolicy = StreamPolicy()
+    request: RequestPolicy = RequestPolicy()
+
+    def __post_init__(self) -> None:
+        if self.output.default is not None and self.output.floor > self.output.default:
+            raise ValueError("output.floor is larger than output.default")
+
+
+def as_tree(policy: Policy) -> dict[str, Any]:
+    """The policy as nested plain values, with the names used in files."""
+    tree: dict[str, Any] = msgspec.to_builtins(policy)
+    return tree

@@ -1,0 +1,91 @@
+"""The turn log's values and its port: what is recorded of a turn, and how the gateway hands it over."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from governor.types import AgentName, PromptShape, SessionId, TurnId, TurnKind, TurnState, Usage
+
+
+class TurnOpened(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn was let in through the door: written before anything can go wrong with it."""
+
+    turn_id: TurnId
+    agent: AgentName
+    route: str
+    """The request path, from our own table of routes."""
+    opened_at: float
+    """Unix time in seconds."""
+
+
+class TurnClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn ended. Written exactly once per ``turn_id``. ``None`` is unknown and never becomes 0."""
+
+    turn_id: TurnId
+    state: TurnState
+    closed_at: float
+    """Unix time in seconds."""
+    session: SessionId | None = None
+    kind: TurnKind | None = None
+    shape: PromptShape | None = None
+    model: str | None = None
+    stream: bool | None = None
+    http_status: int | None = None
+    """Status the client got; ``None`` if it left before."""
+    error_code: str | None = None
+    reason: str | None = None
+    """One line for a person."""
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    """As the engine reported; NULL in the row where it did not."""
+    prompt_tokens_counted: int | None = None
+    """Our own count before the turn, and its margin."""
+    prompt_tokens_margin: int | None = None
+    count_source: str | None = None
+    completion_tokens_estimated: int | None = None
+    """From the text relayed, where the engine reported no usage. Kept apart from the reported figure."""
+    cap_requested: int | None = None
+    cap_applied: int | None = None
+    cap_reason: str | None = None
+    window_tokens: int | None = None
+    message_count: int | None = None
+    shared_messages: int | None = None
+    """Messages equal to what this session sent before, counted from the first."""
+    broke_at: str | None = None
+    """Where the prefix broke, if it did: message, byte, likely cause."""
+    edits: tuple[str, ...] = ()
+    """Fields we changed in the request."""
+    flags: tuple[str, ...] = ()
+    """Oddities: ``answer_lost_to_reasoning``, ``reasoning_exceeds_completion``, ..."""
+    queued_ms: float | None = None
+    ttft_ms: float | None = None
+    """From arrival to the first relayed token."""
+    duration_ms: float | None = None
+    request_bytes: int | None = None
+    response_bytes: int | None = None
+
+
+class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How the turn log fares. Displayed; nothing on the request path depends on it."""
+
+    ok: bool
+    pending: int
+    """Records waiting to be written, in order."""
+    dropped: int
+    """Records given up because the bounded queue was full. Counted since the start, never silent."""
+    last_error: str | None = None
+    url: str = ""
+    """Without password."""
+
+
+class TurnLog(Protocol):
+    """Where turns are recorded. Methods never block on the database and never raise: a broken store must not fail a
+    user's request. Records are written in the order given, each once."""
+
+    def opened(self, record: TurnOpened) -> None: ...
+
+    def closed(self, record: TurnClosed) -> None: ...
+
+    def health(self) -> StoreHealth: ...

@@ -1,0 +1,149 @@
+"""The Engine port: the only thing the governor knows about what generates tokens.
+
+An adapter declares what its engine can do (:class:`Capabilities`); the governor degrades by capability, never by
+name. Adapters translate every foreign exception into ``governor.errors`` at their edge, keeping the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from governor.types import TokenCount
+
+
+class Endpoint(StrEnum):
+    """Generating routes an engine may offer. The value is the path under the engine's base URL."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
+    COUNT_TOKENS = "/v1/messages/count_tokens"
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine can do. Defaults are those of an unknown OpenAI-compatible server."""
+
+    endpoints: frozenset[Endpoint] = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+    counts_prompts: bool = False
+    """``count_prompt`` answers exactly."""
+    usage_on_request: bool = True
+    """Honours ``stream_options.include_usage``."""
+    output_cap_fields: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
+    """Spellings of the output cap on chat that the engine obeys; the first is used when we write one."""
+    dropped_fields: frozenset[str] = frozenset()
+    """Top-level fields that make this engine fail and are left out; each drop is reported."""
+    token_ids: bool = False
+    """Takes and returns token ids, so a decode can be continued exactly."""
+    abort_keeps_prefix: bool = False
+    tier_split: bool = False
+    """Usage says which tier served the cached tokens."""
+    kv_events: bool = False
+    priorities: bool = False
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One served model."""
+
+    id: str
+    window_tokens: int | None = None
+    """Prompt + output the engine will take, as it reports it; ``None`` if it does not tell."""
+    aliases: tuple[str, ...] = ()
+    """Other names the engine answers to."""
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine says about itself."""
+
+    models: tuple[ModelCard, ...]
+    version: str = "unknown"
+    slots: int | None = None
+    """Turns it decodes at once; ``None`` if unknown or unbounded."""
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at the engine now; ``None`` means that it does not tell."""
+
+    running: int | None = None
+    queued: int | None = None
+    kv_used_tokens: int | None = None
+    kv_capacity_tokens: int | None = None
+
+
+class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to the engine: these bytes, to this path. Only headers named here are sent."""
+
+    endpoint: Endpoint
+    body: bytes
+    headers: Mapping[str, str] = {}
+    turn_id: str = ""
+
+
+class EngineAnswer(Protocol):
+    """An answer whose head has arrived."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Lower-case names. Describe the bytes that ``chunks`` yields: decoded bodies carry no content-encoding."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. May be iterated once.
+
+        Raises :class:`~governor.errors.UpstreamCut` when it ends before its framing says so, and
+        :class:`~governor.errors.UpstreamTimeout` when nothing arrives for too long.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """A thing that generates tokens. All methods may be called concurrently from one event loop."""
+
+    @property
+    def name(self) -> str:
+        """Short, for people: ``llamacpp``, ``sglang``, ``upstream``."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def open(self, call: EngineCall) -> AbstractAsyncContextManager[EngineAnswer]:
+        """Start a generation. Leaving the context closes the connection at once, which aborts the generation.
+
+        Changes engine state; waits for the answer's head. Never retries. Raises
+        :class:`~governor.errors.UpstreamUnavailable` when nothing was accepted (safe to repeat),
+        :class:`~governor.errors.UpstreamCut` when the connection broke before the head,
+        :class:`~governor.errors.UpstreamTimeout`.
+        """
+        ...
+
+    async def describe(self) -> EngineInfo:
+        """Ask the engine what it serves. Changes nothing. Raises :class:`~governor.errors.UpstreamError`."""
+        ...
+
+    async def is_ready(self) -> bool:
+        """True when the engine answers cheaply (no generation). Changes nothing, raises nothing."""
+        ...
+
+    async def count_prompt(self, endpoint: Endpoint, body: bytes) -> TokenCount | None:
+        """Exact prompt tokens of a request body as the engine would render it; ``None`` where it cannot tell.
+
+        Changes nothing. Raises nothing: an engine that fails to count counts as one that cannot tell.
+        """
+        ...
+
+    async def load(self) -> EngineLoad:
+        """Changes nothing, raises nothing; unknown figures are ``None``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections. May be repeated."""
+        ...
