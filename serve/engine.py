@@ -38,6 +38,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Spellings of the output cap on chat that the engine obeys; the first is used when we write one."""
     dropped_fields: frozenset[str] = frozenset()
     """Top-level fields that make this engine fail and are left out; each drop is reported."""
+    thinking_budget_field: str | None = None
+    """Chat field that bounds thinking in tokens; ``None`` if the engine has none."""
     token_ids: bool = False
     """Takes and returns token ids, so a decode can be continued exactly."""
     abort_keeps_prefix: bool = False

@@ -1,0 +1,277 @@
+"""Reading an answer alongside its relay: usage, finish, errors, how much text. Nothing here changes a byte.
+
+One reader a dialect. A reader is fed the data of each event (or the whole body of a plain answer) and tells what the
+event was; it never raises on odd input, it counts it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+
+from governor.types import Usage
+from governor.wire.usage import WireTiers, WireUsage, merged, to_usage
+from serve.engine import Endpoint
+
+
+class Seen(Enum):
+    """What an event turned out to be."""
+
+    CONTENT = auto()
+    """Carries generated text, reasoning or a piece of a tool call."""
+    OTHER = auto()
+    """Part of the protocol: a role, a finish, a ping."""
+    USAGE_ONLY = auto()
+    """Only the usage report that ``include_usage`` asks for."""
+    ERROR = auto()
+    DONE = auto()
+    """The stream's own good end."""
+    JUNK = auto()
+    """Empty or unreadable: dropped and counted, since clients die of it."""
+
+
+class Answer(msgspec.Struct):
+    """What is known of an answer so far."""
+
+    usage: Usage = Usage()
+    finish_reason: str | None = None
+    error: dict[str, Any] | None = None
+    """The engine's own error object, if it sent one."""
+    done: bool = False
+    text_bytes: int = 0
+    reasoning_bytes: int = 0
+    tool_bytes: int = 0
+    content_events: int = 0
+    junk_events: int = 0
+
+    @property
+    def ended_well(self) -> bool:
+        """It said how it finished, or closed the stream in the dialect's own way, and no error came."""
+        return self.error is None and (self.done or self.finish_reason is not None)
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason in {"length", "max_tokens", "max_output_tokens"}
+
+    @property
+    def lost_to_reasoning(self) -> bool:
+        """Cut at its cap while still thinking: no visible text and no tool call came."""
+        return self.truncated and self.reasoning_bytes > 0 and not self.text_bytes and not self.tool_bytes
+
+    @property
+    def generated_bytes(self) -> int:
+        return self.text_bytes + self.reasoning_bytes + self.tool_bytes
+
+
+class _Chunk(msgspec.Struct):
+    choices: Any = None
+    usage: WireUsage | None = None
+    sglext: Any = None
+    error: Any = None
+
+
+_CHUNK = msgspec.json.Decoder(_Chunk)
+_ANY = msgspec.json.Decoder()
+
+
+def _size(value: Any) -> int:
+    return len(value.encode(errors="replace")) if isinstance(value, str) else 0
+
+
+def _error_object(error: Any) -> dict[str, Any]:
+    return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def _tiers(sglext: Any) -> WireTiers | None:
+    details = sglext.get("cached_tokens_details") if isinstance(sglext, dict) else None
+    if not isinstance(details, dict):
+        return None
+    return WireTiers(device=details.get("device"), host=details.get("host"), storage=details.get("storage"))
+
+
+class ChatReader:
+    """Chat and text completions, streamed or whole. ``text``, ``delta`` and ``message`` are all understood."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+
+    def on_data(self, data: bytes) -> Seen:
+        """One event's data, or a whole plain answer."""
+        answer = self.answer
+        if data == b"[DONE]":
+            answer.done = True
+            return Seen.DONE
+        try:
+            chunk = _CHUNK.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            answer.junk_events += 1
+            return Seen.JUNK
+        if chunk.error:
+            answer.error = _error_object(chunk.error)
+            return Seen.ERROR
+        if chunk.usage is not None:
+            answer.usage = merged(answer.usage, to_usage(chunk.usage, _tiers(chunk.sglext)))
+        if not chunk.choices:
+            return Seen.OTHER if chunk.usage is None else Seen.USAGE_ONLY
+        before = answer.generated_bytes
+        for choice in chunk.choices if isinstance(chunk.choices, list) else ():
+            if isinstance(choice, dict):
+                self._on_choice(choice)
+        if answer.generated_bytes == before:
+            return Seen.OTHER
+        answer.content_events += 1
+        return Seen.CONTENT
+
+    def _on_choice(self, choice: dict[str, Any]) -> None:
+        answer = self.answer
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and answer.finish_reason != "length":
+            answer.finish_reason = finish  # with several choices, one cut answer makes the turn a cut one
+        answer.text_bytes += _size(choice.get("text"))
+        delta = choice.get("delta") or choice.get("message")
+        if not isinstance(delta, dict):
+            return
+        answer.text_bytes += _content_size(delta.get("content"))
+        answer.reasoning_bytes += _size(delta.get("reasoning_content") or delta.get("reasoning"))
+        for call in delta.get("tool_calls") or ():
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict):
+                answer.tool_bytes += _size(function.get("name")) + _size(function.get("arguments"))
+
+
+def _content_size(content: Any) -> int:
+    if isinstance(content, list):
+        return sum(_size(part.get("text")) for part in content if isinstance(part, dict))
+    return _size(content)
+
+
+class _NamedReader:
+    """Dialects whose events carry their own ``type``."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+
+    def on_data(self, data: bytes) -> Seen:
+        if data == b"[DONE]":
+            return Seen.DONE
+        try:
+            event = _ANY.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            event = None
+        if not isinstance(event, dict):
+            self.answer.junk_events += 1
+            return Seen.JUNK
+        if event.get("error") and event.get("type") in {None, "error", "response.failed"}:
+            self.answer.error = _error_object(event["error"])
+            return Seen.ERROR
+        before = self.answer.generated_bytes
+        seen = self._on_event(event)
+        if self.answer.generated_bytes > before:
+            self.answer.content_events += 1
+            return Seen.CONTENT
+        return seen
+
+    def _on_event(self, event: dict[str, Any]) -> Seen:
+        raise NotImplementedError
+
+    def _on_usage(self, usage: Any) -> None:
+        if isinstance(usage, dict):
+            wire = WireUsage(**{key: value for key, value in usage.items() if key in WireUsage.__struct_fields__})
+            self.answer.usage = merged(self.answer.usage, to_usage(wire))
+
+
+class MessagesReader(_NamedReader):
+    """Anthropic's Messages dialect."""
+
+    def _on_event(self, event: dict[str, Any]) -> Seen:
+        answer = self.answer
+        match event.get("type"):
+            case "message":  # a whole plain answer
+                self._on_message(event)
+                for block in event.get("content") or ():
+                    self._on_block(block)
+                answer.done = True
+            case "message_start":
+                self._on_message(event.get("message"))
+            case "content_block_start":
+                self._on_block(event.get("content_block"))
+            case "content_block_delta":
+                self._on_block(event.get("delta"))
+            case "message_delta":
+                self._on_message(event.get("delta"))
+                self._on_usage(event.get("usage"))
+            case "message_stop":
+                answer.done = True
+                return Seen.DONE
+        return Seen.OTHER
+
+    def _on_message(self, message: Any) -> None:
+        if isinstance(message, dict):
+            self._on_usage(message.get("usage"))
+            stop = message.get("stop_reason")
+            self.answer.finish_reason = stop if isinstance(stop, str) else self.answer.finish_reason
+
+    def _on_block(self, block: Any) -> None:
+        if not isinstance(block, dict):
+            return
+        self.answer.text_bytes += _size(block.get("text"))
+        self.answer.reasoning_bytes += _size(block.get("thinking"))
+        self.answer.tool_bytes += _size(block.get("name")) + _size(block.get("partial_json"))
+        if block.get("type") == "tool_use" and block.get("input"):
+            self.answer.tool_bytes += len(msgspec.json.encode(block["input"]))
+
+
+class ResponsesReader(_NamedReader):
+    """OpenAI's Responses dialect."""
+
+    def _on_event(self, event: dict[str, Any]) -> Seen:
+        answer = self.answer
+        kind = event.get("type") or event.get("object")
+        match kind:
+            case "response":  # a whole plain answer
+                self._on_response(event)
+            case "response.output_text.delta":
+                answer.text_bytes += _size(event.get("delta"))
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
+                answer.reasoning_bytes += _size(event.get("delta"))
+            case "response.function_call_arguments.delta":
+                answer.tool_bytes += _size(event.get("delta"))
+            case "response.completed" | "response.incomplete":
+                self._on_response(event.get("response"), count_output=False)
+                answer.done = True
+                return Seen.DONE
+            case "response.failed":
+                failed = event.get("response")
+                error = failed.get("error") if isinstance(failed, dict) else None
+                answer.error = _error_object(error or {"message": "the response failed"})
+                return Seen.ERROR
+        return Seen.OTHER
+
+    def _on_response(self, response: Any, count_output: bool = True) -> None:
+        if not isinstance(response, dict):
+            return
+        self._on_usage(response.get("usage"))
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        status = response.get("status")
+        self.answer.finish_reason = reason or ("stop" if status == "completed" else status)
+        for item in (response.get("output") or ()) if count_output else ():
+            if isinstance(item, dict):
+                field = "reasoning_bytes" if item.get("type") == "reasoning" else "text_bytes"
+                setattr(self.answer, field, getattr(self.answer, field) + _content_size(item.get("content")))
+                self.answer.tool_bytes += _size(item.get("arguments"))
+
+
+Reader = ChatReader | MessagesReader | ResponsesReader
+
+
+def reader_for(endpoint: Endpoint) -> Reader:
+    match endpoint:
+        case Endpoint.MESSAGES | Endpoint.COUNT_TOKENS:
+            return MessagesReader()
+        case Endpoint.RESPONSES:
+            return ResponsesReader()
+        case _:
+            return ChatReader()

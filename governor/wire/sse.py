@@ -1,0 +1,76 @@
+"""Server-sent events, cut at event boundaries with every byte kept. Parsing is only for reading alongside.
+
+Line ends may be LF, CRLF or CR, mixed; an event may arrive one byte at a time.
+Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from governor.errors import UpstreamError
+
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r){2}")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""An engine that never ends a line must not fill our memory."""
+
+
+class SseEvent(msgspec.Struct, frozen=True):
+    """One event: its very bytes, blank line included, and its joined data (``None`` if it has no data line)."""
+
+    raw: bytes
+    data: bytes | None
+
+    @property
+    def is_comment(self) -> bool:
+        """Nothing but comment lines."""
+        return self.data is None and all(not line or line.startswith(b":") for line in _LINE_END.split(self.raw))
+
+
+class SseSplitter:
+    """Feed it chunks as they come; it returns whole events and keeps the rest."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    @property
+    def rest(self) -> bytes:
+        """Bytes of an event that has not ended yet."""
+        return self._rest
+
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        """Whole events in order. Raises :class:`UpstreamError` on an event over :data:`MAX_EVENT_BYTES`."""
+        buffer = self._rest + chunk if self._rest else chunk
+        events, start = [], 0
+        search_from = max(0, len(self._rest) - 3)
+        for end in _EVENT_END.finditer(buffer, search_from):
+            events.append(_parse(buffer[start : end.end()]))
+            start = end.end()
+        self._rest = buffer[start:]
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise UpstreamError(f"The engine sent an event of more than {MAX_EVENT_BYTES} bytes without an end.")
+        return events
+
+
+def _parse(raw: bytes) -> SseEvent:
+    if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
+        return SseEvent(raw, raw[6:-2])  # nearly all events of nearly all engines
+    data = [
+        line[6:] if line.startswith(b"data: ") else line[5:]
+        for line in _LINE_END.split(raw)
+        if line.startswith(b"data:") or line == b"data"
+    ]
+    return SseEvent(raw, b"\n".join(data) if data else None)
+
+
+def encode(data: bytes, event: str | None = None) -> bytes:
+    """One event, ready to send."""
+    head = f"event: {event}\n".encode() if event else b""
+    return head + b"data: " + data + b"\n\n"
+
+
+KEEPALIVE_COMMENT = b": keep-alive\n\n"
