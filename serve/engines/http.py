@@ -1,0 +1,134 @@
+"""What all engines behind HTTP share: one connection pool, errors translated at this edge, nothing retried."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import msgspec
+from httpx_aiohttp import AiohttpTransport
+
+from governor.errors import UpstreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from governor.settings import Secret
+from serve.engine import EngineCall
+
+_DECODABLE = {"gzip", "deflate", "x-gzip"}
+_HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}
+
+
+class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds."""
+
+    connect_s: float = 5.0
+    answer_s: float = 3600.0
+    """Longest silence of an engine that works on a turn: a cold 200K prefill on a small machine takes half an hour."""
+    ask_s: float = 10.0
+    """Longest wait for a question that generates nothing."""
+
+
+@contextmanager
+def translated(name: str) -> Iterator[None]:
+    """Turn httpx's exceptions into ours, keeping the cause. Messages carry no URL: it may hold a secret."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        raise UpstreamUnavailable(f"The engine ({name}) does not answer.", retry_after_s=5) from error
+    except httpx.TimeoutException as error:
+        raise UpstreamTimeout(f"The engine ({name}) sent nothing for too long.") from error
+    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, ssl.SSLError) as error:
+        raise UpstreamCut(f"The connection to the engine ({name}) broke: {type(error).__name__}.") from error
+
+
+class HttpAnswer:
+    """An answer whose head has arrived. See :class:`serve.engine.EngineAnswer`."""
+
+    def __init__(self, response: httpx.Response, name: str) -> None:
+        self._response = response
+        self._name = name
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        self._decode = encoding in _DECODABLE
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = {
+            key.lower(): value for key, value in response.headers.items() if self._describes_bytes(key.lower())
+        }
+
+    def _describes_bytes(self, header: str) -> bool:
+        """Headers that stay true for the bytes :meth:`chunks` yields."""
+        if header in _HOP_BY_HOP:
+            return False
+        return not (self._decode and header in {"content-encoding", "content-length"})
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        with translated(self._name):
+            stream = self._response.aiter_bytes() if self._decode else self._response.aiter_raw()
+            async for chunk in stream:
+                yield chunk
+
+
+class HttpEngine:
+    """The HTTP half of an adapter. Only ``base_url`` is ever contacted, and only it sees ``key``."""
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str,
+        *,
+        key: Secret | None = None,
+        timeouts: HttpTimeouts | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.name = name
+        self._timeouts = timeouts or HttpTimeouts()
+        t = self._timeouts
+        self._client = httpx.AsyncClient(
+            base_url=base_url.rstrip("/"),
+            transport=transport or default_transport(),
+            headers={"authorization": f"Bearer {key.reveal()}"} if key else {},
+            timeout=httpx.Timeout(t.answer_s, connect=t.connect_s, pool=t.connect_s),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    @asynccontextmanager
+    async def open(self, call: EngineCall) -> AsyncIterator[HttpAnswer]:
+        """See :meth:`serve.engine.Engine.open`."""
+        headers = {"content-type": "application/json", "accept-encoding": "identity", **call.headers}
+        request = self._client.build_request("POST", call.endpoint.value, content=call.body, headers=headers)
+        with translated(self.name):
+            response = await self._client.send(request, stream=True)
+        try:
+            yield HttpAnswer(response, self.name)
+        finally:
+            await response.aclose()
+
+    async def is_answering(self, path: str) -> bool:
+        """True when a GET of ``path`` is answered 200. Raises nothing."""
+        try:
+            response = await self._client.get(path, timeout=self._timeouts.ask_s)
+        except (httpx.HTTPError, OSError):
+            return False
+        return response.status_code == httpx.codes.OK
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask for JSON; decoded. Raises :class:`UpstreamError` on any other status than 200, or no JSON."""
+        with translated(self.name):
+            response = await self._client.request(
+                method, path, content=None if body is None else msgspec.json.encode(body), timeout=self._timeouts.ask_s
+            )
+        if response.status_code != httpx.codes.OK:
+            raise UpstreamError(f"The engine ({self.name}) answered {response.status_code} to {method} {path}.")
+        try:
+            return msgspec.json.decode(response.content)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UpstreamError(f"The engine ({self.name}) answered {method} {path} with no JSON.") from error
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+def default_transport() -> httpx.AsyncBaseTransport:
+    """The faster of the two transports measured in ``bench/transport.py``."""
+    return AiohttpTransport(limits=httpx.Limits(max_connections=None, max_keepalive_connections=64))
