@@ -1,7 +1,8 @@
 """The typed model of a policy file. One TOML file an agent; what it leaves out comes from the files under it.
 
 Resolution, nearest first: the agent's own file, the shipped policy it names in ``base``, ``default.toml``.
-Each field is explained directly beneath it; ``policies/policy.schema.json`` is generated from here.
+Each field is explained directly beneath it; ``policies/policy.schema.json`` is generated from here. Types bound each
+value by itself; what values must hold between them is in ``governor.policy.checks``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import msgspec
 
 from governor.types import AgentClass, TurnKind
 
-PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+ModelName = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class KeepAlive(StrEnum):
@@ -113,7 +115,7 @@ class Policy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     base: str | None = None
     """Shipped policy under this file, by name: ``hermes``, ``openclaw``, ``interactive``, ``background``."""
-    models: tuple[str, ...] = ()
+    models: tuple[ModelName, ...] = ()
     """Models this agent may use; empty means all that the engine serves."""
     agent_class: AgentClass = msgspec.field(name="class", default=AgentClass.NORMAL)
     """``interactive``, ``normal`` or ``background``: who goes first when turns wait."""
@@ -122,10 +124,6 @@ class Policy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: LimitPolicy = LimitPolicy()
     stream: StreamPolicy = StreamPolicy()
     request: RequestPolicy = RequestPolicy()
-
-    def __post_init__(self) -> None:
-        if self.output.default is not None and self.output.floor > self.output.default:
-            raise ValueError("output.floor is larger than output.default")
 
 
 def as_tree(policy: Policy) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""What the values of a policy must hold between them. Pure; the numbers at fault are in the message."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from governor.policy.model import Policy
+
+GOVERNED_FIELDS = frozenset(
+    {
+        *("model", "messages", "prompt", "input", "system", "tools", "functions", "stream", "stream_options"),
+        *("n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens"),
+    }
+)
+"""Request fields that other keys govern. Set as "sampling" they would go round the caps and the records."""
+
+
+class Contradiction(msgspec.Struct, frozen=True):
+    """Values that cannot hold together; ``keys`` are their paths, as they stand in files."""
+
+    keys: tuple[tuple[str, ...], ...]
+    message: str
+
+
+def contradictions(policy: Policy) -> Iterator[Contradiction]:
+    """Every contradiction in ``policy``."""
+    output = policy.output
+    caps = ("tool_step", "final", "compaction", "title", "background", "default")
+    for name in caps:
+        cap = getattr(output, name)
+        if cap is not None and cap < output.floor:
+            yield Contradiction(
+                (("output", name), ("output", "floor")),
+                f"output.{name} ({cap}) is below output.floor ({output.floor}): no such turn could ever start",
+            )
+    ceiling = policy.context.ceiling_tokens
+    if ceiling is not None and ceiling <= output.floor:
+        yield Contradiction(
+            (("context", "ceiling_tokens"), ("output", "floor")),
+            f"context.ceiling_tokens ({ceiling}) leaves no room for a prompt beside output.floor ({output.floor})",
+        )
+    if output.thinking is not None:
+        for name in ("tool_step", "final"):
+            cap = getattr(output, name)
+            if output.thinking >= cap:
+                yield Contradiction(
+                    (("output", "thinking"), ("output", name)),
+                    f"output.thinking ({output.thinking}) uses up output.{name} ({cap}): no room for the answer itself",
+                )
+    for name, value in policy.request.sampling.items():
+        if name in GOVERNED_FIELDS:
+            yield Contradiction(
+                (("request", "sampling", name),), f"{name!r} is no sampling field: other keys of the policy govern it"
+            )
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield Contradiction((("request", "sampling", name),), f"{value} cannot be sent in a request")
