@@ -67,17 +67,37 @@ class TurnClosed(msgspec.Struct, frozen=True, kw_only=True):
     response_bytes: int | None = None
 
 
+class StoredTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn as the log knows it. ``None`` is unknown."""
+
+    turn_id: TurnId
+    run_id: str
+    """Which run of the governor wrote the row."""
+    state: TurnState
+    agent: AgentName | None
+    """``None``, as ``route`` and ``opened_at``, where only the turn's end was recorded."""
+    route: str | None
+    opened_at: float | None
+    closed: TurnClosed | None
+    """``None`` while the turn is open, and for ever if it was interrupted."""
+
+
 class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
     """How the turn log fares. Displayed; nothing on the request path depends on it."""
 
     ok: bool
     pending: int
-    """Records waiting to be written, in order."""
+    """Turns with a record that waits to be written."""
     dropped: int
-    """Records given up because the bounded queue was full. Counted since the start, never silent."""
+    """Records given up since the start: the bounded queue was full, or no database would take the record."""
     last_error: str | None = None
+    """Why records cannot be written now, or why some were dropped; ``None`` while all is well."""
     url: str = ""
     """Without password."""
+    anomalies: int = 0
+    """Turns that were closed more than once; the first ending is the one recorded."""
+    set_aside: tuple[str, ...] = ()
+    """Damaged database files that were renamed to make place for a new one, since the start."""
 
 
 class TurnLog(Protocol):

@@ -1,0 +1,23 @@
+"""Alembic's entry: runs the steps on the connection, and in the transaction, of :mod:`governor.store.database`."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import Connection
+
+from governor.store.schema import metadata
+
+
+def run(connection: Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        # SQLite rolls back DDL as well; without this a kill between two statements would leave half a step.
+        transactional_ddl=True,
+        render_as_batch=connection.dialect.name == "sqlite",
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+run(context.config.attributes["connection"])
