@@ -1,0 +1,1 @@
+"""Recorded traffic of real clients, replayed through the gateway."""
