@@ -17,6 +17,7 @@
     ├── TooManyTurns               429  rate_limit_exceeded   (Retry-After)
     ├── UpstreamError              502  upstream_error
     │   ├── UpstreamUnavailable    503  engine_unavailable    (Retry-After)
+    │   ├── UpstreamRefused         *   upstream_error        (the engine's own status and body)
     │   ├── UpstreamCut            502  upstream_cut
     │   └── UpstreamTimeout        504  upstream_timeout
     ├── InternalError              500  internal_error
@@ -38,9 +39,10 @@ PRODUCER = "governor"
 class GovernorError(Exception):
     """Root. ``param`` names the field at fault, if one is."""
 
-    status: ClassVar[int] = 500
+    status: int = 500
     type: ClassVar[str] = "server_error"
     code: ClassVar[str] = "internal_error"
+    content_type: str = "application/json"
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -149,6 +151,23 @@ class UpstreamError(GovernorError):
 class UpstreamUnavailable(UpstreamError):
     status = 503
     code = "engine_unavailable"
+
+
+class UpstreamRefused(UpstreamError):
+    """The engine answered with an error of its own, which the client gets as it is."""
+
+    def __init__(self, status: int, body: bytes, content_type: str, message: str, retry_after: str | None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.content_type = content_type
+        self._body = body
+        self._retry_after = retry_after
+
+    def body(self) -> bytes:
+        return self._body
+
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": self._retry_after} if self._retry_after else {}
 
 
 class UpstreamCut(UpstreamError):

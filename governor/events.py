@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import msgspec
@@ -113,7 +114,7 @@ class EventLog:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._ring: deque[Numbered] = deque(maxlen=capacity)
         self._last_id = 0
-        self._wakers: set[asyncio.Event] = set()
+        self._followers: set[Follower] = set()
 
     @property
     def last_id(self) -> int:
@@ -123,8 +124,8 @@ class EventLog:
         """Append and wake followers. Never blocks; a slow follower loses events and is told by a :class:`Gap`."""
         self._last_id += 1
         self._ring.append(Numbered(self._last_id, event))
-        for waker in self._wakers:
-            waker.set()
+        for follower in self._followers:
+            follower.news.set()
         return self._last_id
 
     def since(self, last_seen: int) -> list[Numbered]:
@@ -140,18 +141,35 @@ class EventLog:
             return [Numbered(first - 1, Gap(at=0.0, after=last_seen)), *news]
         return news
 
-    async def follow(self, last_seen: int) -> AsyncIterator[list[Numbered]]:
-        """Batches of events after ``last_seen``, for ever."""
-        waker = asyncio.Event()
-        self._wakers.add(waker)
+    @contextmanager
+    def follower(self, last_seen: int) -> Iterator[Follower]:
+        """A reader of events after ``last_seen``, to be used from the same event loop."""
+        follower = Follower(self, last_seen)
+        self._followers.add(follower)
         try:
-            while True:
-                waker.clear()
-                news = self.since(last_seen)
-                if news:
-                    last_seen = max(last_seen if last_seen <= self._last_id else 0, news[-1].id)
-                    yield news
-                else:
-                    await waker.wait()
+            yield follower
         finally:
-            self._wakers.discard(waker)
+            self._followers.discard(follower)
+
+
+class Follower:
+    """Reads an :class:`EventLog` from one place on."""
+
+    def __init__(self, event_log: EventLog, last_seen: int) -> None:
+        self._log = event_log
+        self._last_seen = last_seen
+        self.news = asyncio.Event()
+
+    async def next(self, timeout_s: float) -> list[Numbered]:
+        """Events since the last call, waiting for one; empty when none came in time."""
+        self.news.clear()
+        batch = self._log.since(self._last_seen)
+        if not batch:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.news.wait()
+            except TimeoutError:
+                return []
+            batch = self._log.since(self._last_seen)
+        self._last_seen = self._log.last_id
+        return batch

@@ -36,6 +36,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Honours ``stream_options.include_usage``."""
     output_cap_fields: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
     """Spellings of the output cap on chat that the engine obeys; the first is used when we write one."""
+    shadow_cap_fields: tuple[str, ...] = ()
+    """Further fields that would override the cap on this engine; never sent."""
     dropped_fields: frozenset[str] = frozenset()
     """Top-level fields that make this engine fail and are left out; each drop is reported."""
     thinking_budget_field: str | None = None

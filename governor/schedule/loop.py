@@ -85,6 +85,8 @@ class Admission:
             yield Lease(turn.turn_id, self._clock.monotonic() - arrived)
         finally:
             del self._waiters[turn.turn_id]
+            if waiter.granted.done() and not waiter.granted.cancelled():
+                waiter.granted.exception()  # taken note of, should the waiter be cancelled in the same moment
             self._events.put_nowait(TurnEnded(turn.turn_id))
 
     async def run(self) -> None:

@@ -48,8 +48,8 @@ class Answer(msgspec.Struct):
 
     @property
     def ended_well(self) -> bool:
-        """It said how it finished, or closed the stream in the dialect's own way, and no error came."""
-        return self.error is None and (self.done or self.finish_reason is not None)
+        """It said how it finished, or wrote something and closed the stream in the dialect's way; and no error came."""
+        return self.error is None and (self.finish_reason is not None or (self.done and self.generated_bytes > 0))
 
     @property
     def truncated(self) -> bool:
@@ -193,6 +193,9 @@ class MessagesReader(_NamedReader):
                 for block in event.get("content") or ():
                     self._on_block(block)
                 answer.done = True
+            case None if "input_tokens" in event:  # the answer of count_tokens
+                self._on_usage(event)
+                answer.finish_reason = "counted"
             case "message_start":
                 self._on_message(event.get("message"))
             case "content_block_start":

@@ -1,0 +1,53 @@
+"""The table of routes. What is not in it is 404, among it the probe paths by which Hermes takes a server for another
+engine (``/api/v1/models``, ``/api/tags``, ``/api/show``, ``/props``, ``/v1/props``, ``/version``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from governor.errors import GovernorError, MethodNotAllowed, NotFound
+from governor.gateway.admin import AdminPages, HealthPages, ModelPages
+from governor.gateway.generate import GenerateRoute, Services
+from governor.gateway.guard import Guard
+from governor.gateway.http import App
+from governor.gateway.metrics import Metrics
+from serve.engine import Endpoint
+
+
+def build_app(
+    services: Services,
+    *,
+    health: HealthPages,
+    models: ModelPages,
+    admin: AdminPages,
+    metrics: Metrics,
+    hosts: Collection[str] = (),
+) -> App:
+    """The gateway as one ASGI app."""
+    routes = [Route(endpoint.value, GenerateRoute(endpoint, services), methods=["POST"]) for endpoint in Endpoint]
+    routes += [
+        Route("/v1/models", models.listing),
+        Route("/v1/models/{model:path}", models.one),
+        Route("/health", health.health),
+        Route("/ready", health.ready),
+        Route("/metrics", admin.metrics),
+        Route("/governor/state", admin.state),
+        Route("/governor/events", admin.events),
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _on_http_exception})
+    app.router.redirect_slashes = False
+    return Guard(app, hosts, metrics)
+
+
+def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Starlette's own refusals, in our shape."""
+    ours: GovernorError = NotFound("There is nothing at this path. The governor serves the OpenAI API under /v1.")
+    if isinstance(error, HTTPException) and error.status_code == MethodNotAllowed.status:
+        ours = MethodNotAllowed(f"{request.method} is not offered here.")
+    return Response(ours.body(), ours.status, media_type=ours.content_type)

@@ -1,0 +1,213 @@
+"""The routes that generate: one request, one turn, from the door to the last byte.
+
+The way of a request: authenticate -> read the body -> open the turn -> parse -> plan -> wait for a lease -> relay the
+engine's answer -> close. If the client leaves, the work is cancelled wherever it is, which closes the engine's
+connection, the lease and the turn, in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from governor.clock import Clock
+from governor.errors import ContextOverflow, GovernorError, InternalError, UpstreamUnavailable
+from governor.gateway.auth import Authenticator, authenticated_agent
+from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
+from governor.gateway.engine_watch import EngineWatch
+from governor.gateway.http import Receive, Scope, Send, headers_of
+from governor.gateway.planner import Planner, TurnPlan, check_model
+from governor.gateway.relay import Relay
+from governor.gateway.reply import Reply
+from governor.gateway.turn import Turn, TurnBook
+from governor.policy.loader import PolicyStore
+from governor.policy.model import Policy
+from governor.schedule.loop import Admission
+from governor.schedule.turns import TurnArrived
+from governor.settings import Secret
+from governor.types import AgentName
+from governor.wire.answer import reader_for
+from governor.wire.request import GenerationRequest, parse
+from serve.engine import Endpoint, Engine, EngineCall
+
+log = logging.getLogger(__name__)
+
+_FORWARDED_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta", "traceparent")
+_ATTEMPTS = 2
+"""A turn that the engine did not even accept asks once more, after waiting for the engine to come back."""
+
+
+class Services(msgspec.Struct, frozen=True):
+    """What the generating routes work with; built in one place."""
+
+    engine: Engine
+    watch: EngineWatch
+    agents: Authenticator
+    policies: PolicyStore
+    planner: Planner
+    admission: Admission
+    book: TurnBook
+    clock: Clock
+    body_limits: BodyLimits
+    secrets: tuple[Secret, ...] = ()
+    """Values that must never reach a client, whatever an engine echoes."""
+    loopback_agent: AgentName | None = None
+
+
+class GenerateRoute:
+    """ASGI app of one generating endpoint."""
+
+    def __init__(self, endpoint: Endpoint, services: Services) -> None:
+        self._endpoint = endpoint
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        s = self._services
+        headers = headers_of(scope)
+        agent = authenticated_agent(headers, s.agents, s.loopback_agent)
+        try:
+            body = await read_json_body(receive, headers, s.body_limits)
+        except ClientLeft:
+            return
+        reply = Reply(send, self._endpoint, s.clock, s.secrets)
+        turn = s.book.open(agent, self._endpoint.value, len(body))
+        try:
+            with turn:
+                await _until_client_leaves(self._serve(turn, reply, body, headers), receive, turn)
+        except GovernorError:
+            pass  # the client has been told, and the turn's row says why
+        except asyncio.CancelledError:
+            if not turn.client_gone:
+                raise
+
+    async def _serve(self, turn: Turn, reply: Reply, body: bytes, headers: Mapping[str, str]) -> None:
+        """Answer, or tell the client why not. What is raised decides the turn's end."""
+        try:
+            await self._answer(turn, reply, body, headers)
+        except GovernorError as error:
+            await reply.fail(error)
+            raise
+        except Exception as error:
+            log.exception("turn %s failed", turn.turn_id)
+            told = InternalError("The governor failed on this request; its log says how.")
+            await reply.fail(told)
+            raise told from error
+        finally:
+            turn.http_status, turn.response_bytes = reply.status, reply.bytes_sent
+
+    async def _answer(self, turn: Turn, reply: Reply, body: bytes, headers: Mapping[str, str]) -> None:
+        s = self._services
+        reply.headers["x-governor-turn"] = turn.turn_id
+        s.planner.check_endpoint(self._endpoint)
+        request = parse(self._endpoint, body)
+        turn.model, turn.stream, turn.message_count = request.model, request.stream, len(request.messages)
+        policy = s.policies.policy_for(turn.agent).policy
+        card = s.watch.model(request.model)
+        check_model(card, policy)
+        if self._endpoint is Endpoint.COUNT_TOKENS:
+            await self._relay(turn, reply, request, None, self._call(turn, request.json.body, headers))
+            return
+        turn.located = s.planner.locate(turn.agent, request, headers)
+        plan = await s.planner.plan(request, turn.located, card, policy)
+        turn.kind, turn.count, turn.cap = plan.kind, plan.count, plan.cap
+        turn.edits = (*plan.edits.changed, *(f"-{name}" for name in plan.edits.dropped))
+        _announce(reply, plan)
+        call = self._call(turn, plan.edits.body, headers)
+        if request.stream:
+            async with reply.kept_alive(policy.stream, request.model):
+                await self._run(turn, reply, request, plan, policy, call)
+        else:
+            await self._run(turn, reply, request, plan, policy, call)
+        if turn.answer.usage.prompt_tokens is not None:
+            s.planner.learn(plan, turn.answer.usage.prompt_tokens)
+
+    def _call(self, turn: Turn, body: bytes, headers: Mapping[str, str]) -> EngineCall:
+        passed = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}
+        return EngineCall(endpoint=self._endpoint, body=body, headers=passed, turn_id=turn.turn_id)
+
+    async def _run(
+        self, turn: Turn, reply: Reply, request: GenerationRequest, plan: TurnPlan, policy: Policy, call: EngineCall
+    ) -> None:
+        """Wait for a lease and relay; once more if the engine was not there to accept the turn."""
+        s = self._services
+        arrival = TurnArrived(
+            turn_id=turn.turn_id,
+            agent=turn.agent,
+            agent_class=policy.agent_class,
+            kind=plan.kind,
+            limits=policy.limits,
+        )
+        for attempt in range(1, _ATTEMPTS + 1):
+            async with s.admission.lease(arrival, turn.on_queued) as lease:
+                turn.on_granted((turn.queued_s or 0.0) + lease.waited_s)
+                try:
+                    await self._relay(turn, reply, request, plan, call)
+                    return
+                except UpstreamUnavailable:
+                    s.watch.on_unavailable()
+                    if attempt == _ATTEMPTS:
+                        raise
+
+    async def _relay(
+        self, turn: Turn, reply: Reply, request: GenerationRequest, plan: TurnPlan | None, call: EngineCall
+    ) -> None:
+        reader = reader_for(self._endpoint)
+        turn.answer = reader.answer
+
+        def overflow(engine_message: str) -> ContextOverflow | None:
+            window = plan.cap.window_tokens if plan else None
+            if plan is None or window is None:
+                return None
+            detail = f"(The engine said: {engine_message})"
+            return ContextOverflow(
+                prompt_tokens=plan.count.tokens,
+                window_tokens=window,
+                reserve_tokens=plan.cap.tokens,
+                detail=detail,
+            )
+
+        relay = Relay(
+            reply,
+            reader,
+            self._services.clock,
+            strip_usage=not request.wants_usage,
+            overflow=overflow,
+            on_first_token=turn.on_first_token,
+        )
+        async with self._services.engine.open(call) as answer:
+            await relay.run(answer)
+
+
+def _announce(reply: Reply, plan: TurnPlan) -> None:
+    """Say in headers what was changed."""
+    cap = plan.cap
+    if cap.requested != cap.tokens:
+        asked = "none" if cap.requested is None else cap.requested
+        reply.headers["x-governor-cap"] = f"{asked} -> {cap.tokens} ({cap.reason.value})"
+    if plan.edits.dropped:
+        reply.headers["x-governor-dropped"] = ", ".join(plan.edits.dropped)
+
+
+async def _until_client_leaves(work: Coroutine[Any, Any, None], receive: Receive, turn: Turn) -> None:
+    """Run to the end, or cancel at once when the client closes. Returns only when the work has cleaned up."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            turn.client_gone = True
+            task.cancel()
+        await task
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,109 @@
+"""From a request to a plan: what it is, where it belongs, how large it is, what it may write, what we change.
+
+Deciding only; the one thing asked of the outside is an exact count, and only when the answer depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from governor.errors import ModelNotFound, NotFound
+from governor.output.caps import CapDecision, decide_cap, effective_window, wanted_cap
+from governor.output.edits import Edits, edit
+from governor.output.kinds import turn_kind
+from governor.policy.model import Policy
+from governor.tokens.chain import Located, SessionIndex, client_session_id, digest_head, trace_id
+from governor.tokens.counter import Counter
+from governor.tokens.model import PromptParts
+from governor.types import AgentName, TokenCount, TurnKind
+from governor.wire.messages import text_of
+from governor.wire.request import GenerationRequest
+from serve.engine import Endpoint, Engine, ModelCard
+
+
+class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything decided before the turn asks to run."""
+
+    kind: TurnKind
+    located: Located | None
+    count: TokenCount
+    cap: CapDecision
+    edits: Edits
+
+
+def check_model(card: ModelCard, policy: Policy) -> None:
+    """Raises :class:`ModelNotFound` when the agent's policy does not allow the model."""
+    if policy.models and not {card.id, *card.aliases} & set(policy.models):
+        allowed = ", ".join(policy.models)
+        raise ModelNotFound(f"This agent may not use the model {card.id!r}. Allowed: {allowed}.", param="model")
+
+
+class Planner:
+    """Plans turns. One per governor; its session index and counter learn from every answer."""
+
+    def __init__(self, engine: Engine, sessions: SessionIndex, counter: Counter) -> None:
+        self._engine = engine
+        self._sessions = sessions
+        self._counter = counter
+
+    def check_endpoint(self, endpoint: Endpoint) -> None:
+        """Raises :class:`NotFound` when the engine does not offer this route."""
+        if endpoint not in self._engine.capabilities.endpoints:
+            raise NotFound(f"The engine ({self._engine.name}) does not offer {endpoint.value}.")
+
+    def locate(self, agent: AgentName, request: GenerationRequest, headers: Mapping[str, str]) -> Located:
+        """Session and shape of the prompt; remembers it as sent."""
+        messages = _all_messages(request)
+        tools = None if request.tools is None else bytes(request.tools)
+        first_user = next(
+            (raw for raw, role in zip(request.messages, request.roles, strict=True) if role == "user"), None
+        )
+        leading_system = request.messages[0] if request.roles[:1] == ("system",) else None
+        session = client_session_id(
+            headers, request.cache_key, text_of(first_user), text_of(request.system or leading_system)
+        )
+        head = digest_head(request.model, tools)
+        return self._sessions.locate(agent, head, messages, session, tools=tools, trace=trace_id(headers))
+
+    async def plan(
+        self, request: GenerationRequest, located: Located | None, card: ModelCard, policy: Policy
+    ) -> TurnPlan:
+        """Raises :class:`~governor.errors.ContextOverflow` when the prompt leaves no room for an answer."""
+        kind = turn_kind(request)
+        window = effective_window(card.window_tokens, policy)
+        count = self._counter.count(
+            PromptParts(
+                messages=_all_messages(request),
+                tools=None if request.tools is None else bytes(request.tools),
+                known=located.known if located else None,
+                digests=located.digests if located else None,
+            )
+        )
+        wanted, _ = wanted_cap(policy, kind, request.requested_cap)
+        tight = window is not None and count.upper + wanted > window
+        if tight and not count.exact and self._engine.capabilities.counts_prompts:
+            count = await self._engine.count_prompt(request.endpoint, request.json.body) or count
+        cap = decide_cap(
+            policy,
+            kind,
+            requested=request.requested_cap,
+            prompt=count,
+            window_tokens=window,
+            tools_usable=request.tools_usable,
+        )
+        edits = edit(request, cap, policy.request, self._engine.capabilities, policy.output.thinking)
+        return TurnPlan(kind=kind, located=located, count=count, cap=cap, edits=edits)
+
+    def learn(self, plan: TurnPlan, prompt_tokens: int) -> None:
+        """The engine has reported what the prompt really was."""
+        self._counter.learn(plan.count, prompt_tokens)
+        if plan.located is not None:
+            self._sessions.record(plan.located, prompt_tokens=prompt_tokens)
+
+
+def _all_messages(request: GenerationRequest) -> list[bytes]:
+    """Messages with the system prompt first, wherever the dialect keeps it."""
+    messages = [bytes(raw) for raw in request.messages]
+    return messages if request.system is None else [bytes(request.system), *messages]

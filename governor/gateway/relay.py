@@ -1,0 +1,173 @@
+"""From the engine's answer to the client's: every event as it came, read alongside.
+
+Left out are only events that no client can use (no data, unreadable data) and the usage chunk that we asked for and
+the client did not. The head waits for the first event that means something, so that an error that comes first is
+still an HTTP error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from governor.clock import Clock
+from governor.errors import ContextOverflow, GovernorError, UpstreamCut, UpstreamError, UpstreamRefused, UpstreamTimeout
+from governor.gateway.http import EVENT_STREAM, JSON
+from governor.gateway.reply import Reply
+from governor.wire import failures
+from governor.wire.answer import Reader, Seen
+from governor.wire.sse import SseEvent, SseSplitter
+from serve.engine import EngineAnswer
+
+MAX_PLAIN_BYTES = 64 * 1024 * 1024
+EVENT_DEADLINE_S = 120.0
+"""An event that has begun must end within this, or an engine that dribbles would hold a turn for ever."""
+_DRAIN_S = 0.25
+_PASSED_HEADERS = ("content-type", "content-encoding", "retry-after")
+
+
+class Overflow(Protocol):
+    """Makes our overflow error, with the numbers of this turn, out of what the engine said."""
+
+    def __call__(self, engine_message: str) -> ContextOverflow | None: ...
+
+
+class Relay:
+    """Relays one answer. ``strip_usage`` takes out usage-only events."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        reader: Reader,
+        clock: Clock,
+        *,
+        strip_usage: bool,
+        overflow: Overflow,
+        on_first_token: Callable[[], None],
+    ) -> None:
+        self._reply = reply
+        self._reader = reader
+        self._clock = clock
+        self._strip_usage = strip_usage
+        self._overflow = overflow
+        self.on_first_token = on_first_token
+
+    async def run(self, answer: EngineAnswer) -> None:
+        """Relay to the end. Raises :class:`UpstreamError` when the answer is an error or does not end well."""
+        content_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        readable = "content-encoding" not in answer.headers
+        if answer.status == 200 and content_type == EVENT_STREAM and readable:
+            await self._stream(answer)
+        else:
+            await self._plain(answer)
+
+    async def _plain(self, answer: EngineAnswer) -> None:
+        body = await self._whole(answer)
+        encoded = "content-encoding" in answer.headers
+        if answer.status != 200:
+            raise self._refusal(answer, body)
+        if not body:
+            raise UpstreamCut("The engine answered with nothing.")
+        if not encoded and self._reader.on_data(body) is Seen.ERROR:
+            raise self._error_in_200()
+        if self._reply.started:
+            raise UpstreamError("The engine answered a streaming request with a plain body.")
+        self.on_first_token()
+        if encoded:  # in a coding we do not read: the bytes pass, the figures stay unknown
+            self._reader.answer.finish_reason = self._reader.answer.finish_reason or "unread"
+        headers = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
+        await self._reply.send_whole(200, body, {"content-type": JSON, **headers})
+
+    async def _whole(self, answer: EngineAnswer) -> bytes:
+        pieces, size = [], 0
+        async for chunk in answer.chunks():
+            size += len(chunk)
+            if size > MAX_PLAIN_BYTES:
+                raise UpstreamError(f"The engine answered with more than {MAX_PLAIN_BYTES} bytes.")
+            pieces.append(chunk)
+        return b"".join(pieces)
+
+    async def _stream(self, answer: EngineAnswer) -> None:
+        splitter = SseSplitter()
+        chunks = answer.chunks()
+        event_began = self._clock.monotonic()
+        ended = False
+        async for chunk in chunks:
+            events = splitter.feed(chunk)
+            ended = await self._relay_events(events)
+            if ended:
+                break
+            now = self._clock.monotonic()
+            if events or not splitter.rest:
+                event_began = now
+            elif now - event_began > EVENT_DEADLINE_S:
+                raise UpstreamTimeout("The engine began an event and did not end it.")
+        if not ended and splitter.rest:  # some servers forget the last blank line
+            await self._relay_events(splitter.feed(b"\n\n"))
+        if self._reader.answer.error is None and not self._reader.answer.ended_well:
+            raise UpstreamCut("The engine's stream ended before its answer did.")
+        await self._reply.finish()
+        await self._drain(chunks)
+
+    async def _relay_events(self, events: list[SseEvent]) -> bool:
+        """Relay these events in one write; True when the answer is at its end."""
+        out, ended = [], False
+        for event in events:
+            if event.data is None:
+                if event.is_comment and self._reply.started:
+                    out.append(event.raw)
+                continue
+            match self._reader.on_data(event.data):
+                case Seen.JUNK:
+                    continue
+                case Seen.USAGE_ONLY if self._strip_usage:
+                    continue
+                case Seen.ERROR:
+                    if not self._reply.started and not out:
+                        raise self._error_in_200()
+                    ended = True
+                case Seen.DONE:
+                    if not self._reader.answer.ended_well:
+                        continue
+                    ended = True
+                case Seen.CONTENT:
+                    self.on_first_token()
+            out.append(event.raw)
+            if ended:
+                break
+        if out:
+            await self._reply.start_stream()
+            await self._reply.write(b"".join(out))
+        return ended
+
+    async def _drain(self, chunks: AsyncIterator[bytes]) -> None:
+        """Read the end of the body, so that the connection can serve again; the client does not wait for it."""
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                async for _ in chunks:
+                    pass
+        except (TimeoutError, GovernorError):
+            pass
+
+    def _error_in_200(self) -> GovernorError:
+        error = self._reader.answer.error or {}
+        status, message = failures.status_of(error), failures.message_of(error)
+        if failures.is_overflow(400 if status == 502 else status, error):
+            overflow = self._overflow(message)
+            if overflow is not None:
+                return overflow
+        refused = UpstreamError(message)
+        refused.status = status
+        return refused
+
+    def _refusal(self, answer: EngineAnswer, body: bytes) -> GovernorError:
+        error = failures.error_object(body)
+        message = failures.message_of(error)
+        if failures.is_overflow(answer.status, error):
+            overflow = self._overflow(message)
+            if overflow is not None:
+                return overflow
+        status = answer.status if answer.status >= 400 else 502
+        content_type = answer.headers.get("content-type", "text/plain")
+        return UpstreamRefused(status, body, content_type, message, answer.headers.get("retry-after"))

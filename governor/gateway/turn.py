@@ -1,0 +1,288 @@
+"""A turn's facts, and the book that opens and closes turns. Whatever happens, a turn ends once, in one state.
+
+The state follows from how the ``with`` block is left; nothing else may write it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from types import TracebackType
+
+import msgspec
+
+from governor import events
+from governor.clock import Clock
+from governor.errors import GovernorError, InternalError, UpstreamError
+from governor.gateway.metrics import Metrics
+from governor.output.caps import CapDecision
+from governor.snapshot import AgentView, TurnView
+from governor.store.model import TurnClosed, TurnLog, TurnOpened
+from governor.tokens.chain import Located
+from governor.types import AgentName, TokenCount, TurnId, TurnKind, TurnState, Usage
+from governor.wire.answer import Answer
+
+log = logging.getLogger(__name__)
+
+BYTES_PER_TOKEN = 4
+"""For the estimate of what an answer without usage held; kept apart from reported figures everywhere."""
+
+
+class Turn:
+    """One turn, from its complete body to its end. A context manager; see the module."""
+
+    def __init__(self, book: TurnBook, turn_id: TurnId, agent: AgentName, route: str, request_bytes: int) -> None:
+        self._book = book
+        self._opened = book.clock.monotonic()
+        self._opened_wall = book.clock.wall()
+        self.turn_id = turn_id
+        self.agent = agent
+        self.route = route
+        self.request_bytes = request_bytes
+        self.client_gone = False
+        """Set before the turn's task is cancelled because the client left."""
+        self.phase = "reading"
+        self.waits_for: str | None = None
+        self.kind: TurnKind | None = None
+        self.located: Located | None = None
+        self.model: str | None = None
+        self.stream: bool | None = None
+        self.count: TokenCount | None = None
+        self.message_count: int | None = None
+        self.cap: CapDecision | None = None
+        self.edits: tuple[str, ...] = ()
+        self.answer = Answer()
+        self.flags: list[str] = []
+        self.queued_s: float | None = None
+        self.first_token_s: float | None = None
+        self.http_status: int | None = None
+        self.response_bytes = 0
+        self._closed = False
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        state, code, reason = self._end_of(error)
+        self._close(state, code, reason)
+
+    def on_queued(self, reason: str) -> None:
+        """The turn has to wait."""
+        self.phase, self.waits_for = "waiting", reason
+        now = self._book.clock.wall()
+        event = events.TurnQueued(at=now, turn_id=self.turn_id, agent=self.agent, reason=reason)
+        self._book.events.publish(event)
+
+    def on_granted(self, waited_s: float) -> None:
+        """The turn goes to the engine."""
+        self.phase, self.waits_for, self.queued_s = "prefill", None, waited_s
+        now = self._book.clock.wall()
+        event = events.TurnGranted(at=now, turn_id=self.turn_id, agent=self.agent, queued_ms=waited_s * 1000)
+        self._book.events.publish(event)
+
+    def on_first_token(self) -> None:
+        """The first generated piece is about to be relayed. May be repeated."""
+        if self.first_token_s is not None:
+            return
+        self.phase = "decode"
+        self.first_token_s = self._book.clock.monotonic() - self._opened
+        now = self._book.clock.wall()
+        event = events.TurnFirstToken(at=now, turn_id=self.turn_id, agent=self.agent, ttft_ms=self.first_token_s * 1000)
+        self._book.events.publish(event)
+
+    def view(self) -> TurnView:
+        return TurnView(
+            turn_id=self.turn_id,
+            agent=self.agent,
+            route=self.route,
+            phase=self.phase,
+            since=self._opened_wall,
+            kind=self.kind,
+            waits_for=self.waits_for,
+            prompt_tokens=self.count.tokens if self.count else None,
+            cap=self.cap.tokens if self.cap else None,
+            generated_bytes=self.answer.generated_bytes,
+        )
+
+    def _end_of(self, error: BaseException | None) -> tuple[TurnState, str | None, str | None]:
+        """State, error code and reason. An answer that had ended well before the exit stays a success."""
+        answer = self.answer
+        if answer.ended_well and (error is None or isinstance(error, asyncio.CancelledError)):
+            return (TurnState.TRUNCATED if answer.truncated else TurnState.OK), None, None
+        match error:
+            case UpstreamError():
+                return TurnState.UPSTREAM_ERROR, error.code, error.message
+            case InternalError():
+                return TurnState.GOVERNOR_ERROR, error.code, error.message
+            case GovernorError():
+                return TurnState.REFUSED, error.code, error.message
+            case asyncio.CancelledError() if self.client_gone:
+                return TurnState.CLIENT_ABORTED, None, "the client closed the connection"
+            case asyncio.CancelledError():
+                return TurnState.INTERRUPTED, None, "the governor stopped"
+            case None if answer.error is not None:
+                return TurnState.UPSTREAM_ERROR, "upstream_error", str(answer.error.get("message", ""))[:500]
+            case None:
+                return TurnState.GOVERNOR_ERROR, InternalError.code, "the turn ended without an answer"
+        return TurnState.GOVERNOR_ERROR, InternalError.code, type(error).__name__
+
+    def _close(self, state: TurnState, code: str | None, reason: str | None) -> None:
+        if self._closed:
+            raise RuntimeError(f"turn {self.turn_id} closed twice")
+        self._closed = True
+        answer, usage = self.answer, self.answer.usage
+        if answer.lost_to_reasoning:
+            self.flags.append("answer_lost_to_reasoning")
+        if (usage.reasoning_tokens or 0) > (usage.completion_tokens or 0):
+            self.flags.append("reasoning_exceeds_completion")
+        if answer.junk_events:
+            self.flags.append("junk_events")
+        if answer.ended_well and answer.finish_reason is None:
+            self.flags.append("no_finish_reason")
+        estimate = None
+        if usage.completion_tokens is None and answer.generated_bytes:
+            estimate = max(answer.content_events, answer.generated_bytes // BYTES_PER_TOKEN)
+        located, count, cap = self.located, self.count, self.cap
+        record = TurnClosed(
+            turn_id=self.turn_id,
+            state=state,
+            closed_at=self._book.clock.wall(),
+            session=located.session_id if located else None,
+            kind=self.kind,
+            shape=located.shape if located else None,
+            model=self.model,
+            stream=self.stream,
+            http_status=self.http_status,
+            error_code=code,
+            reason=reason,
+            finish_reason=answer.finish_reason,
+            usage=usage,
+            prompt_tokens_counted=count.tokens if count else None,
+            prompt_tokens_margin=count.margin if count else None,
+            count_source=count.source if count else None,
+            completion_tokens_estimated=estimate,
+            cap_requested=cap.requested if cap else None,
+            cap_applied=cap.tokens if cap else None,
+            cap_reason=cap.reason.value if cap else None,
+            window_tokens=cap.window_tokens if cap else None,
+            message_count=self.message_count,
+            shared_messages=located.shared_messages if located else None,
+            broke_at=str(located.broke_at) if located and located.broke_at else None,
+            edits=self.edits,
+            flags=tuple(self.flags),
+            queued_ms=_ms(self.queued_s),
+            ttft_ms=_ms(self.first_token_s),
+            duration_ms=_ms(self._book.clock.monotonic() - self._opened),
+            request_bytes=self.request_bytes,
+            response_bytes=self.response_bytes,
+        )
+        self._book.on_closed(self, record)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+class _Totals(msgspec.Struct):
+    """An agent's sums since the start."""
+
+    turns: Counter[TurnState] = msgspec.field(default_factory=Counter)
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    completion_tokens: int = 0
+    unreported: int = 0
+    last_usage: Usage | None = None
+    last_ttft_ms: float | None = None
+    last_seen: float | None = None
+
+
+class TurnBook:
+    """Opens and closes turns; tells the log, the metrics and the event log. Lives on one event loop."""
+
+    def __init__(self, clock: Clock, turn_log: TurnLog, event_log: events.EventLog, metrics: Metrics) -> None:
+        self.clock = clock
+        self.events = event_log
+        self._log = turn_log
+        self._metrics = metrics
+        self._open: dict[TurnId, Turn] = {}
+        self._totals: dict[AgentName, _Totals] = {}
+
+    @property
+    def open_turns(self) -> int:
+        return len(self._open)
+
+    def open(self, agent: AgentName, route: str, request_bytes: int) -> Turn:
+        """A turn whose body is complete. Use as a context manager."""
+        turn = Turn(self, TurnId("t-" + secrets.token_hex(8)), agent, route, request_bytes)
+        self._open[turn.turn_id] = turn
+        now = self.clock.wall()
+        self._log.opened(TurnOpened(turn_id=turn.turn_id, agent=agent, route=route, opened_at=now))
+        self.events.publish(events.TurnStarted(at=now, turn_id=turn.turn_id, agent=agent, route=route))
+        return turn
+
+    def on_closed(self, turn: Turn, record: TurnClosed) -> None:
+        """Called by the turn, once."""
+        del self._open[turn.turn_id]
+        self._log.closed(record)
+        self._metrics.on_turn(
+            turn.agent,
+            record.kind,
+            record.state,
+            record.usage,
+            queued_s=turn.queued_s,
+            ttft_s=turn.first_token_s,
+            flags=record.flags,
+        )
+        self._add_up(turn.agent, record)
+        self.events.publish(
+            events.TurnEnded(
+                at=record.closed_at,
+                turn_id=turn.turn_id,
+                agent=turn.agent,
+                state=record.state,
+                kind=record.kind,
+                usage=record.usage,
+                cap_applied=record.cap_applied,
+                finish_reason=record.finish_reason,
+                reason=record.reason,
+                duration_ms=record.duration_ms,
+                ttft_ms=record.ttft_ms,
+            )
+        )
+
+    def views(self) -> tuple[TurnView, ...]:
+        return tuple(turn.view() for turn in self._open.values())
+
+    def agent_view(self, name: AgentName, policy_problem: str | None) -> AgentView:
+        totals = self._totals.get(name, _Totals())
+        mine = [turn for turn in self._open.values() if turn.agent == name]
+        return AgentView(
+            name=name,
+            running=sum(1 for turn in mine if turn.phase in {"prefill", "decode"}),
+            waiting=sum(1 for turn in mine if turn.phase == "waiting"),
+            turns=dict(totals.turns),
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            completion_tokens=totals.completion_tokens,
+            unreported=totals.unreported,
+            last_usage=totals.last_usage,
+            last_ttft_ms=totals.last_ttft_ms,
+            last_seen=totals.last_seen,
+            policy_problem=policy_problem,
+        )
+
+    def _add_up(self, agent: AgentName, record: TurnClosed) -> None:
+        totals, usage = self._totals.setdefault(agent, _Totals()), record.usage
+        totals.turns[record.state] += 1
+        totals.last_seen = record.closed_at
+        totals.last_ttft_ms = record.ttft_ms if record.ttft_ms is not None else totals.last_ttft_ms
+        if usage.prompt_tokens is None:
+            totals.unreported += 1
+            return
+        totals.last_usage = usage
+        totals.prompt_tokens += usage.prompt_tokens
+        totals.completion_tokens += usage.completion_tokens or 0
+        if usage.cached_tokens is not None:
+            totals.cached_tokens = (totals.cached_tokens or 0) + usage.cached_tokens
