@@ -48,7 +48,9 @@ class SqlTurnLog:
     at the start, rows that earlier runs of that home left open become ``interrupted``. The caller holds the lock that
     makes it the home's only running governor.
 
-    ``on_health_change`` is called on the writer thread, with the new health, when anything but ``pending`` changed.
+    At most ``capacity`` turns wait. A batch waits ``linger_s`` for company; after a failure it waits ``retry_s``, then
+    twice as long each time, up to ``RETRY_MOST_S``. ``on_health_change`` is called on the writer thread, with the new
+    health, when anything but ``pending`` changed.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class SqlTurnLog:
         run_id: str | None = None,
         capacity: int = CAPACITY_TURNS,
         linger_s: float = LINGER_S,
+        retry_s: float = RETRY_FIRST_S,
         on_health_change: Callable[[StoreHealth], None] | None = None,
     ) -> None:
         parsed = parse_url(url)
@@ -66,6 +69,7 @@ class SqlTurnLog:
         self._home_id = home_id
         self._run_id = run_id or uuid.uuid4().hex
         self._linger_s = linger_s
+        self._first_retry_s = retry_s
         self._on_health_change = on_health_change
         self._database = Database(parsed)
 
@@ -91,7 +95,7 @@ class SqlTurnLog:
         # The writer's own.
         self._one_by_one = False
         self._retrying = False
-        self._retry_s = RETRY_FIRST_S
+        self._retry_s = retry_s
         self._told = self._health()
         self._thread = threading.Thread(target=self._run, name="turn-log", daemon=True)
         self._thread.start()
@@ -232,7 +236,7 @@ class SqlTurnLog:
             self._ready = True
             self._problem = None
             self._set_aside = tuple(str(path) for path in self._database.set_aside)
-            self._retry_s = RETRY_FIRST_S
+            self._retry_s = self._first_retry_s
             if not self._batch:
                 self._one_by_one = self._retrying = False
             if self._written():

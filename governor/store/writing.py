@@ -14,6 +14,7 @@ from governor.store.schema import (
     interrupt_statement,
     opening_statement,
     opening_values,
+    turns,
 )
 from governor.types import TurnState
 
@@ -40,7 +41,9 @@ def write_entries(connection: sa.Connection, entries: Sequence[Entry], *, home_i
             connection.execute(opening_statement(dialect), openings)
         if not endings:
             return 0
-        return len(endings) - connection.execute(closing_statement(dialect), endings).rowcount
+        # Counted by RETURNING, since a row count of many rows at once is not reported by every driver.
+        closed = connection.execute(closing_statement(dialect).returning(turns.c.turn_id), endings)
+        return len(endings) - len(closed.all())
 
 
 def write_interrupted(connection: sa.Connection, *, home_id: str, run_id: str) -> int:
