@@ -68,20 +68,20 @@ def read_text(path: Path, *, owner_writes_only: bool = False) -> str | None:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise ConfigError("is not a regular file", file=str(path))
+            if owner_writes_only and mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise ConfigError("can be written by other users; chmod go-w", file=str(path))
+            with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                data = stream.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from error
-    with os.fdopen(descriptor, "rb") as stream:
-        mode = os.fstat(stream.fileno()).st_mode
-        if not stat.S_ISREG(mode):
-            raise ConfigError("is not a regular file", file=str(path))
-        if owner_writes_only and mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ConfigError("can be written by other users; chmod go-w", file=str(path))
-        try:
-            data = stream.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(f"is larger than {MAX_BYTES} bytes", file=str(path))
     try:

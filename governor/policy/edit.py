@@ -88,10 +88,18 @@ def _edit(
             change(document)
         except TOMLKitError as error:
             raise ConfigError(f"cannot be set here: {error}", file=str(path), key=key) from error
-        after = tomlkit.dumps(document)
+        after = tomlkit.dumps(document) or starter(None)
         edited = parse(after, str(path))
-        if edited.tree != expected:
+        if _without_empty_tables(edited.tree) != _without_empty_tables(expected):
             raise ConfigError("cannot be edited without changing other keys; edit by hand", file=str(path), key=key)
         resolved = resolve_agent(edited, shipped)
         write_atomic(path, after)
     return resolved
+
+
+def _without_empty_tables(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """With the last of ``output.final``, ``output.title`` the table ``output`` goes, too; under a header it stays."""
+    inner = {
+        name: _without_empty_tables(value) if isinstance(value, Mapping) else value for name, value in tree.items()
+    }
+    return {name: value for name, value in inner.items() if value != {}}

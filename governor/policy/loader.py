@@ -4,7 +4,7 @@ A file takes effect when it has been quiet for :data:`SETTLE_S`, since the first
 some of the limits missing. What cannot be used changes nothing: the last good policy holds and the problem is shown.
 
 The folder is polled. File notifications miss a change behind a symbolic link and end without a word when the folder
-itself is replaced; a poll of a few files twice a second sees every form of save and costs some 0.2 ms.
+itself is replaced; a poll of a few files sees every form of save and costs some 0.1 ms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTLE_S = 0.5
 """Quiet time before a file is read. Editors and scripts that write in place finish within this."""
 LONGEST_WAIT_S = 1.0
 """A file that is written all the time is read after this all the same, and once more when it is quiet."""
-POLL_S = 0.5
+POLL_S = 0.25
 """Between looks at the folder while nothing changes; with the two above, a good save applies within 2 s."""
 POLL_PENDING_S = 0.1
 
