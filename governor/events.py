@@ -114,11 +114,22 @@ class EventLog:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._ring: deque[Numbered] = deque(maxlen=capacity)
         self._last_id = 0
+        self._closed = False
         self._followers: set[Follower] = set()
 
     @property
     def last_id(self) -> int:
         return self._last_id
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """No more events will come: followers end after what is left. May be repeated."""
+        self._closed = True
+        for follower in self._followers:
+            follower.news.set()
 
     def publish(self, event: AnyEvent) -> int:
         """Append and wake followers. Never blocks; a slow follower loses events and is told by a :class:`Gap`."""
@@ -160,10 +171,12 @@ class Follower:
         self._last_seen = last_seen
         self.news = asyncio.Event()
 
-    async def next(self, timeout_s: float) -> list[Numbered]:
-        """Events since the last call, waiting for one; empty when none came in time."""
+    async def next(self, timeout_s: float) -> list[Numbered] | None:
+        """Events since the last call, waiting for one; empty when none came in time, ``None`` at the log's end."""
         self.news.clear()
         batch = self._log.since(self._last_seen)
+        if not batch and self._log.closed:
+            return None
         if not batch:
             try:
                 async with asyncio.timeout(timeout_s):

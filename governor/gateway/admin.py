@@ -125,8 +125,7 @@ class AdminPages:
         """Events as they come, and a comment when it is quiet; begins with one, so that the head is sent."""
         yield sse.KEEPALIVE_COMMENT
         with self._events.follower(last_seen) as follower:
-            while True:
-                news = await follower.next(timeout_s=_PING_EVERY_S)
+            while (news := await follower.next(timeout_s=_PING_EVERY_S)) is not None:
                 yield b"".join(map(_event, news)) or sse.KEEPALIVE_COMMENT
 
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from governor.errors import GovernorError, MethodNotAllowed, NotFound
+from governor.errors import GovernorError, InternalError, MethodNotAllowed, NotFound
 from governor.gateway.admin import AdminPages, HealthPages, ModelPages
 from governor.gateway.generate import GenerateRoute, Services
 from governor.gateway.guard import Guard
@@ -40,14 +40,24 @@ def build_app(
         Route("/governor/state", admin.state),
         Route("/governor/events", admin.events),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _on_http_exception})
+
+    def on_refused(request: Request, error: Exception) -> Response:
+        """A refusal before anything of an answer was sent."""
+        refusal = error if isinstance(error, GovernorError) else _in_our_shape(request, error)
+        metrics.on_refused(refusal.code)
+        return Response(refusal.body(), refusal.status, refusal.headers(), refusal.content_type)
+
+    handlers = {GovernorError: on_refused, HTTPException: on_refused, Exception: on_refused}
+    app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Guard(app, hosts, metrics)
 
 
-def _on_http_exception(request: Request, error: Exception) -> Response:
-    """Starlette's own refusals, in our shape."""
-    ours: GovernorError = NotFound("There is nothing at this path. The governor serves the OpenAI API under /v1.")
-    if isinstance(error, HTTPException) and error.status_code == MethodNotAllowed.status:
-        ours = MethodNotAllowed(f"{request.method} is not offered here.")
-    return Response(ours.body(), ours.status, media_type=ours.content_type)
+def _in_our_shape(request: Request, error: Exception) -> GovernorError:
+    """Starlette's own refusals, and what nobody expected; the server logs the latter with its traceback."""
+    match error:
+        case HTTPException(status_code=MethodNotAllowed.status):
+            return MethodNotAllowed(f"{request.method} is not offered here.")
+        case HTTPException():
+            return NotFound("There is nothing at this path. The governor serves the OpenAI API under /v1.")
+    return InternalError("The governor failed on this request; its log says how.")

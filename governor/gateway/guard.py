@@ -7,15 +7,12 @@ A web page in the owner's browser can reach a loopback port. It is stopped by it
 from __future__ import annotations
 
 import ipaddress
-import logging
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from governor.errors import Forbidden, GovernorError, InternalError
-from governor.gateway.http import App, Message, Receive, Scope, Send, headers_of, send_error
+from governor.errors import Forbidden
+from governor.gateway.http import App, Receive, Scope, Send, headers_of, send_error
 from governor.gateway.metrics import Metrics
-
-log = logging.getLogger(__name__)
 
 
 def host_name(host: str) -> str:
@@ -32,28 +29,14 @@ class Guard:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            self._check(headers_of(scope))
-            await self._app(scope, receive, watched)
-        except GovernorError as error:
-            self._metrics.on_refused(error.code)
-            if not started:
+        if scope["type"] == "http":
+            try:
+                self._check(headers_of(scope))
+            except Forbidden as error:
+                self._metrics.on_refused(error.code)
                 await send_error(send, error)
-        except Exception:
-            log.exception("a request failed on %s", scope["path"].encode("unicode_escape").decode())
-            if started:
-                raise
-            await send_error(send, InternalError("The governor failed on this request; its log says how."))
+                return
+        await self._app(scope, receive, send)
 
     def _check(self, headers: dict[str, str]) -> None:
         if not self._is_ours(headers.get("host", "")):

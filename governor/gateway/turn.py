@@ -207,16 +207,27 @@ class TurnBook:
         self._log = turn_log
         self._metrics = metrics
         self._open: dict[TurnId, Turn] = {}
+        self._none_open = asyncio.Event()
+        self._none_open.set()
         self._totals: dict[AgentName, _Totals] = {}
 
     @property
     def open_turns(self) -> int:
         return len(self._open)
 
+    async def wait_until_none_open(self) -> None:
+        """Returns when every turn has ended."""
+        await self._none_open.wait()
+
+    def agents(self) -> set[AgentName]:
+        """Agents seen since the start."""
+        return set(self._totals) | {turn.agent for turn in self._open.values()}
+
     def open(self, agent: AgentName, route: str, request_bytes: int) -> Turn:
         """A turn whose body is complete. Use as a context manager."""
         turn = Turn(self, TurnId("t-" + secrets.token_hex(8)), agent, route, request_bytes)
         self._open[turn.turn_id] = turn
+        self._none_open.clear()
         now = self.clock.wall()
         self._log.opened(TurnOpened(turn_id=turn.turn_id, agent=agent, route=route, opened_at=now))
         self.events.publish(events.TurnStarted(at=now, turn_id=turn.turn_id, agent=agent, route=route))
@@ -225,6 +236,8 @@ class TurnBook:
     def on_closed(self, turn: Turn, record: TurnClosed) -> None:
         """Called by the turn, once."""
         del self._open[turn.turn_id]
+        if not self._open:
+            self._none_open.set()
         self._log.closed(record)
         self._metrics.on_turn(
             turn.agent,

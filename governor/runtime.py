@@ -1,0 +1,216 @@
+"""A running governor: its tasks, its server, and an end in which nothing is lost.
+
+Receives its concrete parts; which ones they are is decided in ``governor.wiring``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from importlib.metadata import version
+
+import msgspec
+
+from governor import events
+from governor.clock import Clock
+from governor.errors import ConfigError
+from governor.events import EventLog
+from governor.gateway.admin import AdminPages, HealthPages, ModelPages
+from governor.gateway.app import build_app
+from governor.gateway.body import BodyLimits
+from governor.gateway.engine_watch import EngineWatch, WatchTimes
+from governor.gateway.generate import Services
+from governor.gateway.metrics import Metrics
+from governor.gateway.planner import Planner
+from governor.gateway.server import HEAD_DEADLINE_S, GatewayServer
+from governor.gateway.turn import TurnBook
+from governor.identity.agents import AgentBook
+from governor.policy.loader import PolicyStore
+from governor.schedule.loop import Admission
+from governor.schedule.turns import EngineMode
+from governor.settings import Secret
+from governor.snapshot import Snapshot, StoreView
+from governor.store.model import StoreHealth, TurnLog
+from governor.tokens.chain import SessionIndex
+from governor.tokens.counter import Counter
+from governor.types import AgentName
+from serve.engine import Engine
+
+log = logging.getLogger(__name__)
+
+_LAST_TURNS_S = 5.0
+
+
+class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be set about a running governor."""
+
+    hosts: tuple[str, ...] = ()
+    """Names besides loopback ones that a ``Host`` header may carry."""
+    window_tokens: int | None = None
+    """Window configured by the owner; the smaller of this and what the engine reports counts."""
+    supervised: bool = False
+    """Somebody restarts the engine when it dies, so turns are held meanwhile."""
+    loopback_agent: AgentName | None = None
+    """Agent of requests without a key; ``None`` refuses them."""
+    body_limits: BodyLimits = BodyLimits()
+    watch_times: WatchTimes = WatchTimes()
+    head_deadline_s: float = HEAD_DEADLINE_S
+    stop_within_s: int = 10
+    """How long running turns may take to end after a stop is asked for."""
+
+
+class Governor:
+    """One governor on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        config: RuntimeConfig,
+        engine: Engine,
+        counter: Counter,
+        clock: Clock,
+        turn_log: TurnLog,
+        agents: AgentBook,
+        policies: PolicyStore,
+        admin_token: Secret,
+        secrets: tuple[Secret, ...] = (),
+    ) -> None:
+        self._clock = clock
+        self._started_at = clock.wall()
+        self._turn_log = turn_log
+        self._agents = agents
+        self._policies = policies
+        self._engine = engine
+        self.events = EventLog()
+        self.metrics = Metrics()
+        self.admission = Admission(clock)
+        self.book = TurnBook(clock, turn_log, self.events, self.metrics)
+        self.sessions = SessionIndex()
+        self.watch = EngineWatch(
+            engine,
+            clock,
+            self.events,
+            self._on_engine,
+            window_tokens=config.window_tokens,
+            supervised=config.supervised,
+            busy=lambda: self.admission.running > 0,
+            times=config.watch_times,
+        )
+        services = Services(
+            engine=engine,
+            watch=self.watch,
+            agents=agents,
+            policies=policies,
+            planner=Planner(engine, self.sessions, counter),
+            admission=self.admission,
+            book=self.book,
+            clock=clock,
+            body_limits=config.body_limits,
+            secrets=(admin_token, *secrets),
+            loopback_agent=config.loopback_agent,
+        )
+        app = build_app(
+            services,
+            health=HealthPages(self.watch),
+            models=ModelPages(self.watch, agents, policies, config.loopback_agent, self._started_at),
+            admin=AdminPages(admin_token, self.events, self.metrics, self.snapshot, self._refresh_metrics),
+            metrics=self.metrics,
+            hosts=config.hosts,
+        )
+        self._listening = asyncio.Event()
+        self._server = GatewayServer(
+            app,
+            head_deadline_s=config.head_deadline_s,
+            on_listening=self._listening.set,
+            stop_within_s=config.stop_within_s,
+        )
+
+    async def run(self, bound: socket.socket, stop: asyncio.Event, on_listening: Callable[[], None]) -> None:
+        """Serve on a bound socket until ``stop`` is set, then end: turns first, then the tasks, then the log."""
+        tasks = [
+            asyncio.create_task(self.admission.run(), name="admission"),
+            asyncio.create_task(self.watch.run(), name="engine-watch"),
+            asyncio.create_task(self._policies.watch(self._on_policy), name="policy-watch"),
+        ]
+        serving = asyncio.create_task(self._server.serve([bound]), name="server")
+        try:
+            await self._until(stop, serving, on_listening)
+        finally:
+            self.events.close()
+            self._server.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
+            await self._last_turns()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._engine.aclose()
+
+    async def _until(self, stop: asyncio.Event, serving: asyncio.Task[None], on_listening: Callable[[], None]) -> None:
+        listening = asyncio.create_task(self._listening.wait())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({listening, serving}, return_when=asyncio.FIRST_COMPLETED)
+            if self._listening.is_set():
+                on_listening()
+                await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                await serving
+        finally:
+            listening.cancel()
+            stopping.cancel()
+
+    async def _last_turns(self) -> None:
+        """The server has cancelled what was still running; let the turns write their ends."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_TURNS_S):
+                await self.book.wait_until_none_open()
+
+    def snapshot(self) -> Snapshot:
+        """The whole picture now."""
+        problems = self._policies.problems()
+        health = self._turn_log.health()
+        names = sorted({agent.name for agent in self._agents.agents()} | self.book.agents())
+        alerts = [*self.watch.alerts.values(), *(str(problem) for problem in problems.values())]
+        if not health.ok:
+            alerts.append(f"the turn log cannot write: {health.last_error}")
+        return Snapshot(
+            version=version("agent-governor"),
+            started_at=self._started_at,
+            now=self._clock.wall(),
+            last_event_id=self.events.last_id,
+            engine=self.watch.view(),
+            agents=tuple(self.book.agent_view(AgentName(name), _text(problems.get(name))) for name in names),
+            turns=self.book.views(),
+            store=StoreView(ok=health.ok, pending=health.pending, dropped=health.dropped, last_error=health.last_error),
+            alerts=tuple(alerts),
+        )
+
+    def on_store_health(self, health: StoreHealth) -> None:
+        """The turn log fares otherwise than before. Call on the event loop."""
+        if health.ok and not health.dropped:
+            return
+        detail = f"{health.last_error or 'writes fail'}; {health.pending} records wait, {health.dropped} were dropped"
+        self.events.publish(events.Alert(at=self._clock.wall(), name="turn_log", detail=detail))
+
+    def _on_engine(self, mode: EngineMode, slots: int | None, detail: str) -> None:
+        self.admission.set_engine(mode, slots, detail)
+        self.metrics.engine_up.set(mode is EngineMode.READY)
+
+    def _on_policy(self, agent: str, problem: ConfigError | None) -> None:
+        log.info("policy of %s read anew%s", agent, f", but not usable: {problem}" if problem else "")
+        self.events.publish(events.PolicyChanged(at=self._clock.wall(), agent=agent, problem=_text(problem)))
+
+    def _refresh_metrics(self) -> None:
+        health = self._turn_log.health()
+        self.metrics.running.set(self.admission.running)
+        self.metrics.waiting.set(self.admission.waiting)
+        self.metrics.open_turns.set(self.book.open_turns)
+        self.metrics.log_pending.set(health.pending)
+        self.metrics.log_dropped.set(health.dropped)
+
+
+def _text(problem: object | None) -> str | None:
+    return None if problem is None else str(problem)

@@ -1,0 +1,96 @@
+"""The one place where concrete parts are chosen: which store, which engine adapter, which counter, which clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+import msgspec
+
+from governor.clock import Clock, SystemClock
+from governor.identity.agents import AgentBook
+from governor.policy.loader import PolicyStore, shipped_folder
+from governor.runtime import Governor, RuntimeConfig
+from governor.settings import Home, Secret
+from governor.store.home_id import ensure_home_id
+from governor.store.model import StoreHealth
+from governor.store.turnlog import SqlTurnLog
+from governor.tokens.counter import Counter, EstimateCounter
+from serve.engine import Engine
+from serve.engines.llamacpp import LlamaCpp
+from serve.engines.openai_upstream import OpenAIUpstream
+
+log = logging.getLogger(__name__)
+
+CLOSE_LOG_S = 10.0
+
+
+class EngineTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the engine listens and what it is."""
+
+    url: str
+    kind: str = "upstream"
+    """``upstream`` or ``llamacpp``."""
+    key: Secret | None = None
+    """Sent to this URL only."""
+
+
+def build_engine(target: EngineTarget) -> Engine:
+    """The adapter for a target."""
+    if target.kind == "llamacpp":
+        return LlamaCpp(target.url, version=version("xllamacpp"))
+    return OpenAIUpstream("upstream", target.url, key=target.key)
+
+
+@contextmanager
+def assembled(
+    home: Home,
+    target: EngineTarget,
+    admin_token: Secret,
+    *,
+    config: RuntimeConfig | None = None,
+    database: str | None = None,
+    counter: Counter | None = None,
+    clock: Clock | None = None,
+) -> Iterator[tuple[Governor, SqlTurnLog]]:
+    """A governor ready to run on the running event loop, and its turn log, which is closed at the end.
+
+    The caller holds the home's instance lock. Raises :class:`~governor.errors.ConfigError` for a bad file of the
+    owner's and :class:`~governor.store.errors.StoreError` for an impossible database URL.
+    """
+    clock = clock or SystemClock()
+    agents = AgentBook(home.agents, clock)
+    agents.load()
+    home.policies.mkdir(mode=0o700, parents=True, exist_ok=True)
+    policies = PolicyStore(home.policies, shipped_folder(), clock)
+    policies.load()
+    loop = asyncio.get_running_loop()
+    governor: Governor | None = None
+
+    def tell(health: StoreHealth) -> None:
+        if governor is not None:
+            loop.call_soon_threadsafe(governor.on_store_health, health)
+
+    turn_log = SqlTurnLog(
+        database or f"sqlite:///{home.database}", home_id=ensure_home_id(home.root), on_health_change=tell
+    )
+    try:
+        governor = Governor(
+            config=config or RuntimeConfig(),
+            engine=build_engine(target),
+            counter=counter or EstimateCounter(),
+            clock=clock,
+            turn_log=turn_log,
+            agents=agents,
+            policies=policies,
+            admin_token=admin_token,
+            secrets=() if target.key is None else (target.key,),
+        )
+        yield governor, turn_log
+    finally:
+        left = turn_log.close(CLOSE_LOG_S)
+        if left:
+            log.error("%d records of the turn log could not be written", left)
