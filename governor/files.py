@@ -38,7 +38,7 @@ class Signature(msgspec.Struct, frozen=True):
 
     def is_settled(self, wall_s: float) -> bool:
         """Whether any write after ``wall_s`` (Unix time) is sure to change the signature. Two writes within one tick of
-        the file system's clock (about 4 ms) that keep inode and size look alike."""
+        the file system's clock (up to 10 ms before Linux 6.13) that keep inode and size look alike."""
         return wall_s - max(self.mtime_ns, self.ctime_ns) / 1e9 >= SETTLED_S
 
 

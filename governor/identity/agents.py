@@ -143,7 +143,7 @@ class AgentBook:
         if found is None:
             # A lost file must not lock every agent out in the middle of its work.
             self.problem = ConfigError("is gone; the agents read from it hold until a restart", file=str(self._path))
-            self._signature = found
+            self._signature, self._settled = None, True
             return
         try:
             self.load()

@@ -10,6 +10,7 @@ itself is replaced; a poll of a few files sees every form of save and costs some
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.resources
 import logging
 from collections.abc import Callable, Mapping
@@ -112,14 +113,19 @@ class PolicyStore:
         shipped = load_shipped(self._shipped_folder)
         resolved: dict[str, Resolved] = {}
         watched: dict[str, _Watched] = {}
-        for name in sorted(self._names()):
+        try:
+            names = sorted(self._names())
+        except OSError as error:
+            raise ConfigError(f"cannot be listed: {error.strerror}", file=str(self._folder)) from error
+        for name in names:
             now = self._clock.monotonic()
             # Looked at again once quiet: a write just before or during this read may leave the signature as it is.
             seen = _Watched(signature(self._path(name)), changed_at=now, unread_since=now)
             own = read_agent(self._path(name), shipped)
-            if own is not None:
-                resolved[name] = own
-                watched[name] = seen
+            if own is None:
+                raise ConfigError("is a link to nothing", file=str(self._path(name)))
+            resolved[name] = own
+            watched[name] = seen
         self._shipped, self._watched = shipped, watched
         self._view = _View(default=resolve_agent(None, shipped), resolved=resolved, problems={})
 
@@ -137,8 +143,9 @@ class PolicyStore:
         policy or problem is another than before, with the problem they have now; never raises for a bad file."""
         before = self._loaded()
         now = self._clock.monotonic()
-        for name in self._names() - self._watched.keys():
-            self._watched[name] = _Watched(signature=None)
+        with contextlib.suppress(OSError):  # files known before show it themselves when their folder is out of reach
+            for name in self._names() - self._watched.keys():
+                self._watched[name] = _Watched(signature=None)
         resolved = dict(before.resolved)
         problems = dict(before.problems)
         looked_at: list[str] = []
@@ -177,10 +184,11 @@ class PolicyStore:
                 _log.exception("policy files could not be looked at; the policies in force stay")
 
     def _names(self) -> set[str]:
-        """Stems of the policy files. Hidden files are locks and scratch of editors and of our own writer."""
+        """Stems of the policy files; none without a folder. Hidden files are locks and scratch of editors and of our
+        own writer. Raises :class:`OSError`."""
         try:
             return {path.stem for path in self._folder.iterdir() if path.suffix == ".toml" and path.name[0] != "."}
-        except OSError:
+        except FileNotFoundError:
             return set()
 
     def _path(self, name: str) -> Path:

@@ -81,6 +81,20 @@ def test_a_file_that_no_agent_can_have_stops_the_start(bench: Bench, name: str) 
         bench.store.load()
 
 
+def test_a_link_to_nothing_or_a_folder_that_cannot_be_listed_stops_the_start(bench: Bench) -> None:
+    """Taken for "no file", either would lift the agent's limits."""
+    (bench.folder / "ada.toml").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match="link to nothing"):
+        bench.store.load()
+    shutil.rmtree(bench.folder)
+    bench.folder.write_text("not a folder")
+    with pytest.raises(ConfigError, match="cannot be listed"):
+        bench.store.load()
+    bench.settle()
+    assert bench.final == 1000
+    assert "is gone" in str(bench.problem)
+
+
 def test_use_before_load_is_a_mistake(tmp_path: Path) -> None:
     store = PolicyStore(tmp_path, shipped_folder(), ManualClock())
     with pytest.raises(RuntimeError):
