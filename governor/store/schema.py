@@ -98,15 +98,18 @@ def _storable(value: Any) -> Any:
     return value
 
 
-def opening_values(record: TurnOpened | None) -> Row:
-    """The columns an opening fills; all NULL where it was never seen."""
-    return {name: None if record is None else _storable(getattr(record, name)) for name in OPENING}
+def opening_row(record: TurnOpened) -> Row:
+    """The columns an opening fills."""
+    row = {name: _storable(getattr(record, name)) for name in OPENING}
+    return {**row, "turn_id": record.turn_id, "state": TurnState.OPEN.value, "listed_at": record.opened_at}
 
 
-def closing_values(record: TurnClosed) -> Row:
-    """The columns an ending fills, ``state`` among them."""
-    row = {name: _storable(getattr(record, name)) for name in CLOSING if name not in USAGE}
+def closing_row(record: TurnClosed, opened: TurnOpened | None) -> Row:
+    """The columns an ending fills, with those of the opening: NULL where it was never seen."""
+    row: Row = {"listed_at": record.closed_at, **dict.fromkeys(OPENING)} if opened is None else opening_row(opened)
+    row.update({name: _storable(getattr(record, name)) for name in CLOSING if name not in USAGE})
     row.update({name: getattr(record.usage, name) for name in USAGE})
+    row["turn_id"] = record.turn_id
     return row
 
 

@@ -1,4 +1,4 @@
-"""What one transaction of the turn log does. Nothing of the schema's statements is known outside it and the reader."""
+"""What one transaction of the turn log does."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import sqlalchemy as sa
 from governor.store.backlog import Entry
 from governor.store.schema import (
     Row,
+    closing_row,
     closing_statement,
-    closing_values,
     interrupt_statement,
+    opening_row,
     opening_statement,
-    opening_values,
     turns,
 )
-from governor.types import TurnState
 
 
 def write_entries(connection: sa.Connection, entries: Sequence[Entry], *, home_id: str, run_id: str) -> int:
@@ -26,24 +25,23 @@ def write_entries(connection: sa.Connection, entries: Sequence[Entry], *, home_i
     batch.
     """
     ours: Row = {"home_id": home_id, "run_id": run_id}
-    openings: list[Row] = []
-    endings: list[Row] = []
-    for entry in entries:
-        row: Row = {"turn_id": entry.turn_id, **ours, **opening_values(entry.opened)}
-        if entry.closed is None:
-            openings.append({**row, "listed_at": row["opened_at"], "state": TurnState.OPEN.value})
-        else:
-            listed_at = entry.closed.closed_at if entry.opened is None else entry.opened.opened_at
-            endings.append({**row, "listed_at": listed_at, **closing_values(entry.closed)})
     dialect = connection.dialect.name
+    closings = [ours | closing_row(entry.closed, entry.opened) for entry in entries if entry.closed is not None]
     with connection.begin():
+        closed_now: set[str] = set()
+        if closings:
+            # Counted by RETURNING, since not every driver reports a row count for many rows at once.
+            statement = closing_statement(dialect).returning(turns.c.turn_id)
+            closed_now.update(connection.execute(statement, closings).scalars())
+        # An opening is written with its ending, unless that came second to an earlier ending and was not taken.
+        openings = [
+            ours | opening_row(entry.opened)
+            for entry in entries
+            if entry.opened is not None and entry.turn_id not in closed_now
+        ]
         if openings:
             connection.execute(opening_statement(dialect), openings)
-        if not endings:
-            return 0
-        # Counted by RETURNING, since a row count of many rows at once is not reported by every driver.
-        closed = connection.execute(closing_statement(dialect).returning(turns.c.turn_id), endings)
-        return len(endings) - len(closed.all())
+    return len(closings) - len(closed_now)
 
 
 def write_interrupted(connection: sa.Connection, *, home_id: str, run_id: str) -> int:

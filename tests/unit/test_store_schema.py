@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from governor.store.home_id import ensure_home_id
 from governor.store.model import TurnClosed, TurnOpened
-from governor.store.schema import closing_values, interrupt_statement, opening_values, turns
+from governor.store.schema import closing_row, interrupt_statement, turns
 from governor.types import Usage
 from tests.store_records import closed, opened
 
@@ -16,8 +16,9 @@ from tests.store_records import closed, opened
 def test_every_field_of_a_record_has_a_column_and_every_column_a_reason() -> None:
     fields = {*TurnOpened.__struct_fields__, *TurnClosed.__struct_fields__, *Usage.__struct_fields__} - {"usage"}
     assert {column.name for column in turns.c} == fields | {"home_id", "run_id", "listed_at"}
-    filled = {"turn_id", "home_id", "run_id", "listed_at", *opening_values(opened("t")), *closing_values(closed("t"))}
+    filled = {"home_id", "run_id", *closing_row(closed("t"), None)}
     assert {column.name for column in turns.c} == filled
+    assert closing_row(closed("t"), opened("t")).keys() == closing_row(closed("t"), None).keys()
 
 
 def test_facts_may_be_unknown_in_every_column_but_the_few_that_place_the_row() -> None:
