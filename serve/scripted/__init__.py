@@ -2,11 +2,11 @@
 
 from serve.scripted.ask import CallKind
 from serve.scripted.behaviour import Behaviour, Knobs, Overflow, ScriptedCall
+from serve.scripted.connection import Hit
 from serve.scripted.engine import ScriptedEngine
-from serve.scripted.http import Hit
 from serve.scripted.modes import ModeOptions
 from serve.scripted.script import BadScript, Ending, expand
-from serve.scripted.setup import Setup, load_setup
+from serve.scripted.sources import Setup, load_setup
 from serve.scripted.tokens import Counting, count_tokens
 
 __all__ = [

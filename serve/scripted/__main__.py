@@ -16,12 +16,18 @@ from typing import IO, Any
 import msgspec
 
 from serve.scripted.ask import CallKind
-from serve.scripted.behaviour import Knobs
+from serve.scripted.behaviour import WORDS, Knobs
+from serve.scripted.connection import Hit
 from serve.scripted.engine import ScriptedEngine
-from serve.scripted.http import Hit
 from serve.scripted.modes import MODES, ModeOptions
 from serve.scripted.script import BadScript
-from serve.scripted.setup import Setup, load_setup
+from serve.scripted.sources import Setup, load_setup
+
+_DESCRIPTION = f"""\
+An engine that answers as it is told. Prints one JSON line with its URL when it listens.
+
+words for behaviours:
+{WORDS}"""
 
 _EXAMPLES = """\
 examples:
@@ -62,14 +68,20 @@ def _parser() -> argparse.ArgumentParser:
     options = ", ".join(f"{name}={_shown(value)}" for name, value in msgspec.to_builtins(ModeOptions()).items())
     parser = argparse.ArgumentParser(
         prog="python -m serve.scripted",
-        description="An engine that answers as it is told. Prints one JSON line with its URL when it listens.",
+        description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 (the default) lets the system choose")
     parser.add_argument("--script", type=Path, metavar="FILE", help="JSON: a list of steps, or a whole set-up")
-    parser.add_argument("--mode", choices=sorted(MODES), help="answer every generation call in this way")
+    parser.add_argument(
+        "--mode",
+        nargs="+",
+        default=[],
+        metavar="MODE|WORD",
+        help=f"the nth generation call gets the nth, the last repeats; modes: {', '.join(sorted(MODES))}",
+    )
     parser.add_argument(
         "--behave", nargs="+", default=[], metavar="WORD", help="behaviours of agent calls, one a call, then ordinary"
     )
@@ -99,7 +111,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         calls.setdefault(CallKind(kind), []).append(word)
     return msgspec.structs.replace(
         setup,
-        answers=[arguments.mode] if arguments.mode else setup.answers,
+        answers=arguments.mode or setup.answers,
         calls=calls,
         knobs=_updated(setup.knobs, arguments.set),
         options=_updated(setup.options, arguments.option),

@@ -1,17 +1,7 @@
 """How one generation call is answered: the knobs of an engine and the behaviours that scripts are made of.
 
 A behaviour says what the model does and what goes wrong; the engine supplies ids, framing, counts and pace. The same
-behaviour works on all four APIs. Short words build the common ones::
-
-    say            a generated answer            say:TEXT       exactly this answer
-    call:NAME      a tool call without arguments call:NAME:JSON a tool call
-    429  429/3     too many requests, Retry-After 3             503  503/2  400  ...  any error status
-    overflow:vllm  the context overflow of that engine          hang  never answers
-    cut@4  rst@4   breaks off before the fifth event            eof@4     ends well there, but without a finish
-    cut  rst       breaks off before the head                   error@4   an error event instead of the fifth
-    length         ends at the output cap                       empty     reasoning only
-
-A word may end in ``*N`` to stand N times.
+behaviour works on all four APIs. ``WORDS`` lists short words for the common ones.
 """
 
 from __future__ import annotations
@@ -24,6 +14,18 @@ import msgspec
 
 from serve.scripted.script import BadScript, Ending
 from serve.scripted.tokens import Counting
+
+WORDS = """\
+    say            a generated answer            say:TEXT       exactly this answer
+    call:NAME      a tool call without arguments call:NAME:JSON a tool call
+    429  429/3     too many requests, Retry-After 3             503  503/2  400  ...  any error status
+    overflow:vllm  the context overflow of that engine          hang  never answers
+    cut@4  rst@4   breaks off before the fifth event            eof@4     ends well there, but without a finish
+    cut  rst       breaks off before the head                   error@4   an error event instead of the fifth
+    length         ends at the output cap                       empty     reasoning only
+
+A word may end in *N to stand N times.
+"""
 
 
 class Overflow(StrEnum):
@@ -67,6 +69,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     code: str | int | None = None
     """``code`` of that error."""
     retry_after_s: int | None = None
+    """``Retry-After`` of that error."""
     overflow: Overflow | None = None
     """Refuse as this engine refuses a prompt over its window, whatever the real length."""
     window_tokens: int | None = None
@@ -75,6 +78,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Events that are sent before ``ending`` or ``error_frame`` strikes, the opening one included; more than there
     are: just before the closing one. ``None``: the answer is completed. An answer in one body breaks at its middle."""
     ending: Ending = Ending.CUT
+    """How the connection ends there."""
     error_frame: bool = False
     """Break off with an error event of the stream in place of ``ending``."""
     ends_before_head: bool = False
@@ -101,6 +105,8 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     reasoning_tokens: int = 0
     """Reasoning before each generated answer."""
     tokens_per_chunk: int = 1
+    head_delay_s: float = 0.0
+    """Silence before every answer, refusals included."""
     prefill_tokens_per_s: float = 0.0
     """Pace of uncached prompt tokens; 0: no time at all."""
     decode_tokens_per_s: float = 0.0
@@ -110,12 +116,13 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     report_cached_tokens: bool = True
     """Tell ``cached_tokens`` in usage, as SGLang does only when asked at its start."""
     counting: Counting = Counting.WORDS
+    """What a token is."""
     count_endpoints: bool = True
     """Serve ``/tokenize`` and ``/v1/messages/count_tokens``."""
     pool_tokens: int | None = None
     """KV pool of the ``pool_model`` mode."""
     keep_bodies: bool = True
-    """Keep the bytes of requests' answers in the hits; off for long benchmarks."""
+    """Keep the bytes of answers in the hits; off for long benchmarks."""
 
 
 _WORD = re.compile(r"(?P<verb>[a-z_]+|\d{3})(?:@(?P<after>\d+))?(?:/(?P<retry>\d+))?(?::(?P<rest>.*))?", re.DOTALL)
@@ -123,7 +130,7 @@ _TIMES = re.compile(r"^(?P<word>.+?)\*(?P<times>\d+)$", re.DOTALL)
 
 
 def parse_word(text: str) -> Behaviour:
-    """The behaviour a word stands for. Raises :class:`BadScript`."""
+    """The behaviour a word of ``WORDS`` stands for. Raises :class:`BadScript`."""
     repeated = _TIMES.match(text)
     word, times = (repeated["word"], int(repeated["times"])) if repeated else (text, 1)
     match = _WORD.fullmatch(word)

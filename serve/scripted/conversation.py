@@ -11,8 +11,8 @@ from typing import TypeAlias
 from serve.scripted.answer import Answer, compose
 from serve.scripted.ask import Ask
 from serve.scripted.behaviour import Behaviour, Knobs
+from serve.scripted.connection import Exchange
 from serve.scripted.errors import Refusal, error_body, overflow, refusal
-from serve.scripted.http import Exchange
 from serve.scripted.player import encoder_for
 from serve.scripted.script import Ending, Framing
 from serve.scripted.tokens import PrefixCache, count_tokens
@@ -66,8 +66,8 @@ class Conversation:
         prompt_tokens = count_tokens(prompt, self._knobs.counting)
         output_tokens = ask.max_tokens or self._knobs.answer_tokens
         with self.pool.booked(prompt_tokens + output_tokens * ask.choices):
-            if behaviour.delay_s:
-                await asyncio.sleep(behaviour.delay_s)
+            if delay_s := behaviour.delay_s + self._knobs.head_delay_s:
+                await asyncio.sleep(delay_s)
             if behaviour.hang_s is not None:
                 await asyncio.sleep(behaviour.hang_s)
                 await exchange.end(Ending.CUT)
@@ -82,16 +82,17 @@ class Conversation:
         if behaviour.status >= 400:
             return refusal(ask.dialect, behaviour)
         window = behaviour.window_tokens or self._knobs.window_tokens
+        wording = behaviour.overflow or self._knobs.overflow
         if behaviour.overflow is not None:
             claimed = prompt_tokens if prompt_tokens >= window else window + 1
-            return overflow(behaviour.overflow, prompt_tokens=claimed, output_tokens=None, window_tokens=window)
-        if prompt_tokens >= window:
-            return overflow(self._knobs.overflow, prompt_tokens=prompt_tokens, output_tokens=None, window_tokens=window)
-        if ask.max_tokens is not None and prompt_tokens + ask.max_tokens > window:
-            return overflow(
-                self._knobs.overflow, prompt_tokens=prompt_tokens, output_tokens=ask.max_tokens, window_tokens=window
-            )
-        return None
+            return overflow(ask.dialect, wording, prompt_tokens=claimed, output_tokens=None, window_tokens=window)
+        cap = ask.max_tokens
+        if prompt_tokens < window and prompt_tokens + (cap or 0) <= window:
+            return None
+        exceeding_cap = cap if prompt_tokens < window else None
+        return overflow(
+            ask.dialect, wording, prompt_tokens=prompt_tokens, output_tokens=exceeding_cap, window_tokens=window
+        )
 
     async def _generate(
         self, exchange: Exchange, ask: Ask, behaviour: Behaviour, prompt: str, prompt_tokens: int

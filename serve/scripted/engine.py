@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
+from urllib.parse import unquote
 
 import msgspec
 
 from serve.scripted.ask import Ask, BadAsk, CallKind, Dialect, parse_ask
 from serve.scripted.behaviour import Behaviour, Knobs
+from serve.scripted.connection import Connection, Exchange, Hit
 from serve.scripted.conversation import Conversation, Pool
 from serve.scripted.errors import error_body
-from serve.scripted.http import Connection, Exchange, Hit
 from serve.scripted.modes import MODES, ModeOptions
 from serve.scripted.player import play
-from serve.scripted.setup import AnswerQueue, Reaction, Setup, Source, parse_calls
+from serve.scripted.sources import AnswerQueue, Reaction, Setup, Source, parse_calls
 from serve.scripted.tokens import Counting, count_tokens, token_ids
 
 _DIALECTS = {dialect.value: dialect for dialect in Dialect}
@@ -185,7 +186,7 @@ class ScriptedEngine:
             await exchange.reply(200, b'{"status":"ok"}')
         elif hit.method == "GET" and path == "/v1/models":
             await exchange.reply(200, msgspec.json.encode({"object": "list", "data": [self._model_card()]}))
-        elif hit.method == "GET" and path == f"/v1/models/{self.knobs.model}":
+        elif hit.method == "GET" and unquote(path) == f"/v1/models/{self.knobs.model}":
             await exchange.reply(200, msgspec.json.encode(self._model_card()))
         elif hit.method == "POST" and self.knobs.count_endpoints and path in _COUNTERS:
             await self._count(exchange)

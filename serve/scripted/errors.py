@@ -31,6 +31,14 @@ _DEFAULT_TEXTS = {
     503: ("ServiceUnavailableError", "The engine is overloaded, please try again later."),
 }
 
+_ANTHROPIC_TYPES = {
+    "BadRequestError": "invalid_request_error",
+    "InternalServerError": "api_error",
+    "ServiceUnavailableError": "overloaded_error",
+    "server_error": "api_error",
+    "exceed_context_size_error": "invalid_request_error",
+}
+
 
 def error_object(message: str, kind: str, code: str | int | None) -> dict[str, Any]:
     return {"message": message, "type": kind, "param": None, "code": code}
@@ -39,7 +47,8 @@ def error_object(message: str, kind: str, code: str | int | None) -> dict[str, A
 def error_body(dialect: Dialect, message: str, kind: str, code: str | int | None) -> bytes:
     """The error envelope of the API that was asked."""
     if dialect is Dialect.MESSAGES:
-        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+        error = {"type": _ANTHROPIC_TYPES.get(kind, kind), "message": message}
+        return msgspec.json.encode({"type": "error", "error": error})
     return msgspec.json.encode({"error": error_object(message, kind, code)})
 
 
@@ -54,12 +63,18 @@ def refusal(dialect: Dialect, behaviour: Behaviour) -> Refusal:
     return Refusal(behaviour.status, error_body(dialect, message, kind, code), headers)
 
 
-def overflow(wording: Overflow, *, prompt_tokens: int, output_tokens: int | None, window_tokens: int) -> Refusal:
+def overflow(
+    dialect: Dialect, wording: Overflow, *, prompt_tokens: int, output_tokens: int | None, window_tokens: int
+) -> Refusal:
     """A prompt, or a prompt with its output cap, that does not fit the window.
 
     ``output_tokens`` is the cap when it is the sum that does not fit, ``None`` when the prompt alone is too long.
     """
-    return Refusal(400, msgspec.json.encode(_OVERFLOWS[wording](prompt_tokens, output_tokens, window_tokens)))
+    body = _OVERFLOWS[wording](prompt_tokens, output_tokens, window_tokens)
+    if dialect is not Dialect.MESSAGES:
+        return Refusal(400, msgspec.json.encode(body))
+    error = body.get("error", body)
+    return Refusal(400, error_body(dialect, error["message"], error["type"], None))
 
 
 def _sglang(prompt: int, output: int | None, window: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 
 from serve.scripted.answer import Answer, Part, Piece, Usage
 from serve.scripted.ask import Ask, Dialect
-from serve.scripted.http import Exchange
+from serve.scripted.connection import Exchange
 from serve.scripted.script import Close, Ending, Hang, Head, Sleep, Step, Tokens, Write
 from serve.scripted.wire import ChatEncoder, CompletionsEncoder, Encoder
 from serve.scripted.wire_messages import MessagesEncoder

@@ -220,6 +220,8 @@ class Connection(asyncio.Protocol):
         transport.abort()
 
     def close(self) -> None:
+        """Drop the connection from this side."""
+        self._exchange = None
         if self._task is not None:
             self._task.cancel()
         if self._transport is not None:

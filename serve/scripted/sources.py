@@ -16,8 +16,8 @@ from serve.scripted.behaviour import Behaviour, Knobs, Script, parse_word
 from serve.scripted.modes import MODES, ModeOptions
 from serve.scripted.script import BadScript, Step, parse_script
 
-Source: TypeAlias = str | Behaviour | Sequence[Any]
-"""One answer as written: the name of a mode, a behaviour or a word for one, or a list of steps."""
+Source: TypeAlias = str | Behaviour | Mapping[str, Any] | Sequence[Any]
+"""One answer as written: the name of a mode, a behaviour (its JSON, a word for one), or a list of steps."""
 
 Reaction: TypeAlias = str | Behaviour | tuple[Step, ...]
 """One answer as played: the name of a mode, a behaviour, or parsed steps."""
@@ -33,7 +33,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     calls: dict[CallKind, list[Any]] = {}
     """While the engine converses: behaviours per kind of call, consumed one a call, then ordinary answers."""
     knobs: Knobs = Knobs()
+    """The engine itself."""
     options: ModeOptions = ModeOptions()
+    """What modes among the answers are told."""
 
 
 class AnswerQueue:
@@ -57,7 +59,7 @@ def _times(reaction: Reaction) -> int:
     return reaction.times if isinstance(reaction, Behaviour) else 1
 
 
-def parse_source(source: Source | Mapping[str, Any]) -> Reaction:
+def parse_source(source: Source) -> Reaction:
     """Raises :class:`BadScript` when the source is none of the forms."""
     if isinstance(source, Behaviour):
         return source
