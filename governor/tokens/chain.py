@@ -1,0 +1,388 @@
+"""The hash chain of conversations: which session a prompt belongs to, how it relates to it, where it broke off.
+
+It lives here because counting builds on it: the part of a prompt that a session has sent before has a size the engine
+has already reported. Kept in memory, bounded, and lost at a restart at no harm: the next prompt is then ``fresh``.
+A session is a small set of paths, each the digests of one prompt. A background review or a compaction adds a path;
+the next prompt of the main line still finds the main line, because the longest shared beginning wins.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from itertools import count
+
+import msgspec
+
+from governor.tokens.breaks import Break, BreakCause, diagnose_messages, diagnose_tools, first_difference
+from governor.tokens.digests import (
+    DIGEST_BYTES,
+    MessageDigest,
+    digest_head,
+    digest_loosely,
+    digest_message,
+)
+from governor.tokens.model import KnownPrefix
+from governor.tokens.session_ids import client_session_id, trace_id
+from governor.types import AgentName, PromptShape, SessionId
+
+__all__ = [
+    "Break", "BreakCause", "Located", "MessageDigest", "SessionIndex", "SessionLimits", "client_session_id",
+    "digest_head", "digest_loosely", "digest_message", "trace_id",
+]  # fmt: skip
+
+
+class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the index may remember. Beyond a limit the least recently used goes."""
+
+    sessions: int = 512
+    """Sessions of all agents together."""
+    sessions_per_agent: int = 64
+    paths_per_session: int = 8
+    """Prompts of different beginnings held per session; each costs 16 bytes a message."""
+    depths_per_path: int = 32
+    """Places in a path at which a prompt ended, and its reported size."""
+    raw_bytes: int = 64 * 1024 * 1024
+    """Bytes of last prompts held, over all sessions, so that a break can be named to the byte."""
+    traces: int = 1024
+
+
+class Located(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a prompt belongs."""
+
+    session_id: SessionId
+    shape: PromptShape
+    """A prompt that only moved OpenClaw's trailing carrier is a continuation, with ``broke_at`` saying so."""
+    shared_messages: int
+    """Messages equal, byte for byte, to what the session sent before, counted from the first."""
+    digests: tuple[MessageDigest, ...]
+    path: int
+    """For :meth:`SessionIndex.record`."""
+    broke_at: Break | None = None
+    known: KnownPrefix | None = None
+
+
+class _Prompt:
+    """A prompt with its digests, each computed once."""
+
+    __slots__ = ("chain", "digests", "head", "messages", "start", "tools")
+
+    def __init__(self, head: bytes, messages: Sequence[bytes], tools: bytes | None) -> None:
+        self.head = head
+        self.messages = messages
+        self.tools = tools
+        self.digests = tuple(digest_message(raw) for raw in messages)
+        self.chain = b"".join(self.digests)
+        self.start = _opening_at(messages)
+        """Index of the opening message: the first that is not a system prompt."""
+
+    @property
+    def opening(self) -> bytes:
+        return self.digests[self.start] if self.digests else b""
+
+
+class _Path:
+    """One prompt of a session and the depths at which earlier prompts along it ended."""
+
+    __slots__ = ("digests", "head", "id", "opening", "raw", "sent", "session", "tools")
+
+    def __init__(self, id_: int, session: _Session, head: bytes, opening: bytes) -> None:
+        self.id = id_
+        self.session = session
+        self.head = head
+        self.opening = opening
+        self.digests = b""
+        self.sent: OrderedDict[int, int | None] = OrderedDict()
+        self.raw: tuple[bytes, ...] | None = None
+        self.tools: bytes | None = None
+
+    @property
+    def messages(self) -> int:
+        return len(self.digests) // DIGEST_BYTES
+
+
+class _Session:
+    __slots__ = ("agent", "id", "paths")
+
+    def __init__(self, agent: AgentName, id_: SessionId) -> None:
+        self.agent = agent
+        self.id = id_
+        self.paths: OrderedDict[int, _Path] = OrderedDict()
+
+
+class SessionIndex:
+    """Finds the session of each prompt. Synchronous, no I/O; to be used from one thread.
+
+    Cost of a call: one hash of the prompt's bytes and comparisons of digests, linear in the prompt. Only a prompt that
+    broke off is parsed, to name the cause.
+    """
+
+    def __init__(self, limits: SessionLimits | None = None) -> None:
+        self._limits = limits or SessionLimits()
+        self._sessions: OrderedDict[tuple[AgentName, SessionId], _Session] = OrderedDict()
+        self._of_agent: dict[AgentName, OrderedDict[SessionId, _Session]] = {}
+        self._paths: dict[int, _Path] = {}
+        self._openings: dict[tuple[AgentName, bytes], OrderedDict[int, _Path]] = {}
+        self._traces: OrderedDict[tuple[AgentName, str], SessionId] = OrderedDict()
+        self._raw: OrderedDict[int, int] = OrderedDict()
+        self._raw_bytes = 0
+        self._next_path = count(1)
+
+    def locate(
+        self,
+        agent: AgentName,
+        head: bytes,
+        messages: Sequence[bytes],
+        client_session: str | None,
+        *,
+        tools: bytes | None = None,
+        trace: str | None = None,
+    ) -> Located:
+        """Find the session and shape of a prompt and remember the prompt as sent. Changes state.
+
+        ``head`` is :func:`digest_head` of the model and tools; ``messages`` are all messages, system first, as raw
+        JSON. With a client's session id the session is the one of that id; else the one a trace id ties it to; else
+        the agent's session that shares most of the beginning, at least the first message that is not a system prompt.
+        """
+        prompt = _Prompt(head, messages, tools)
+        named = self._named(agent, client_session, trace)
+        session = self._sessions.get((agent, named)) if named is not None else None
+        if named is not None:
+            best = _closest(session.paths.values(), prompt) if session else None
+        else:
+            best = _closest(self._openings.get((agent, prompt.opening), {}).values(), prompt)
+            if best is not None and not _same_conversation(best, prompt):
+                best = None
+        if session is None:
+            session = best.session if best else self._session(agent, named or _derive_id(agent, head, prompt.opening))
+        self._touch(session, trace)
+        located = self._relate(session, best, prompt)
+        self._trim(session)
+        return located
+
+    def record(self, located: Located, *, prompt_tokens: int | None) -> None:
+        """Note what the engine reported for a located prompt, so that the next count starts from it. Changes state."""
+        path = self._paths.get(located.path)
+        depth = len(located.digests)
+        if path is not None and prompt_tokens is not None and depth in path.sent:
+            path.sent[depth] = prompt_tokens
+
+    def check_integrity(self) -> None:
+        """Raise :class:`AssertionError` if the books disagree or a limit is exceeded. Changes nothing."""
+        paths = {id_: path for session in self._sessions.values() for id_, path in session.paths.items()}
+        problems = [
+            text
+            for wrong, text in (
+                (paths != self._paths, "paths"),
+                (sum(map(len, self._of_agent.values())) != len(self._sessions), "sessions of agents"),
+                (sum(map(len, self._openings.values())) != len(paths), "openings"),
+                (sum(self._raw.values()) != self._raw_bytes, "raw bytes"),
+                ({id_ for id_, path in paths.items() if path.raw is not None} != set(self._raw), "raw holders"),
+                (self._raw_bytes > self._limits.raw_bytes, "raw limit"),
+                (len(self._sessions) > self._limits.sessions, "session limit"),
+                (any(len(s.paths) > self._limits.paths_per_session for s in self._sessions.values()), "path limit"),
+            )
+            if wrong
+        ]
+        if problems:
+            raise AssertionError(f"session index: {', '.join(problems)}")
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of prompts held now."""
+        return self._raw_bytes
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _named(self, agent: AgentName, client_session: str | None, trace: str | None) -> SessionId | None:
+        if client_session is not None:
+            return _derive_id(agent, b"client", client_session.encode())
+        return self._traces.get((agent, trace)) if trace is not None else None
+
+    def _session(self, agent: AgentName, id_: SessionId) -> _Session:
+        session = self._sessions.get((agent, id_))
+        if session is None:
+            session = self._sessions[agent, id_] = _Session(agent, id_)
+            self._of_agent.setdefault(agent, OrderedDict())[id_] = session
+        return session
+
+    def _touch(self, session: _Session, trace: str | None) -> None:
+        self._sessions.move_to_end((session.agent, session.id))
+        self._of_agent[session.agent].move_to_end(session.id)
+        if trace is not None:
+            self._traces[session.agent, trace] = session.id
+            self._traces.move_to_end((session.agent, trace))
+            while len(self._traces) > self._limits.traces:
+                self._traces.popitem(last=False)
+
+    def _relate(self, session: _Session, best: _Path | None, prompt: _Prompt) -> Located:
+        shape, shared, broke_at, known = PromptShape.FRESH, 0, None, None
+        if best is not None:
+            shared = _shared(best.digests, prompt.chain)
+            shape, broke_at = _compare(best, prompt, shared)
+            if best.head == prompt.head and shape is not PromptShape.FRESH:
+                known = _known(best, shared)
+        if best is not None and shape in (PromptShape.CONTINUATION, PromptShape.REPEAT):
+            path = best
+        else:
+            path = self._branch(session, prompt, best, shared)
+        session.paths.move_to_end(path.id)
+        self._openings[session.agent, path.opening].move_to_end(path.id)
+        if shape is not PromptShape.REPEAT:
+            for depth in [depth for depth in path.sent if depth > shared]:
+                del path.sent[depth]
+            path.digests = prompt.chain
+            self._hold(path, prompt)
+        depth = len(prompt.messages)
+        path.sent.setdefault(depth, None)
+        path.sent.move_to_end(depth)
+        while len(path.sent) > self._limits.depths_per_path:
+            path.sent.popitem(last=False)
+        return Located(
+            session_id=session.id,
+            shape=shape,
+            shared_messages=shared,
+            digests=prompt.digests,
+            path=path.id,
+            broke_at=broke_at,
+            known=known,
+        )
+
+    def _branch(self, session: _Session, prompt: _Prompt, parent: _Path | None, shared: int) -> _Path:
+        path = _Path(next(self._next_path), session, prompt.head, prompt.opening)
+        session.paths[path.id] = self._paths[path.id] = path
+        self._openings.setdefault((session.agent, prompt.opening), OrderedDict())[path.id] = path
+        if parent is not None and parent.head == prompt.head:
+            path.sent.update((depth, tokens) for depth, tokens in parent.sent.items() if depth <= shared)
+        return path
+
+    def _hold(self, path: _Path, prompt: _Prompt) -> None:
+        self._release(path)
+        size = sum(map(len, prompt.messages)) + len(prompt.tools or b"")
+        if size > self._limits.raw_bytes:
+            return
+        path.raw, path.tools = tuple(prompt.messages), prompt.tools
+        self._raw[path.id] = size
+        self._raw_bytes += size
+        while self._raw_bytes > self._limits.raw_bytes:
+            self._release(self._paths[next(iter(self._raw))])
+
+    def _release(self, path: _Path) -> None:
+        self._raw_bytes -= self._raw.pop(path.id, 0)
+        path.raw = path.tools = None
+
+    def _trim(self, session: _Session) -> None:
+        while len(session.paths) > self._limits.paths_per_session:
+            self._forget(next(iter(session.paths.values())))
+        of_agent = self._of_agent[session.agent]
+        if len(of_agent) > self._limits.sessions_per_agent:
+            self._end(next(iter(of_agent.values())))
+        if len(self._sessions) > self._limits.sessions:
+            self._end(next(iter(self._sessions.values())))
+
+    def _end(self, session: _Session) -> None:
+        for path in list(session.paths.values()):
+            self._forget(path)
+        del self._sessions[session.agent, session.id]
+        of_agent = self._of_agent[session.agent]
+        del of_agent[session.id]
+        if not of_agent:
+            del self._of_agent[session.agent]
+
+    def _forget(self, path: _Path) -> None:
+        self._release(path)
+        del path.session.paths[path.id]
+        del self._paths[path.id]
+        key = (path.session.agent, path.opening)
+        del self._openings[key][path.id]
+        if not self._openings[key]:
+            del self._openings[key]
+
+
+class _Role(msgspec.Struct):
+    role: str = ""
+
+
+def _opening_at(messages: Sequence[bytes]) -> int:
+    """Index of the first message that is not a system prompt; the last index if all are."""
+    for index, raw in enumerate(messages):
+        try:
+            role = msgspec.json.decode(raw, type=_Role).role
+        except msgspec.MsgspecError:
+            role = ""
+        if role not in ("system", "developer"):
+            return index
+    return max(0, len(messages) - 1)
+
+
+def _derive_id(agent: AgentName, *parts: bytes | str) -> SessionId:
+    """The same id for the same beginning, so that a restarted governor goes on with the session."""
+    hasher = blake2b(agent.encode(), digest_size=8)
+    for part in parts:
+        hasher.update(b"\x00" + (part.encode() if isinstance(part, str) else part))
+    return SessionId(hasher.hexdigest())
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Messages that two chains of digests have in common from the first."""
+    return first_difference(one, other) // DIGEST_BYTES
+
+
+def _aligned(path: _Path, prompt: _Prompt) -> int:
+    """Messages in common from the opening one on, whatever the system prompt."""
+    skipped = prompt.start * DIGEST_BYTES
+    return _shared(path.digests[skipped:], prompt.chain[skipped:])
+
+
+def _closest(paths: Iterable[_Path], prompt: _Prompt) -> _Path | None:
+    """The path that shares most: under the same head first, then in messages; among equals the latest used."""
+    best, best_rank = None, (-1, -1, -1)
+    for path in paths:
+        shared = _shared(path.digests, prompt.chain)
+        rank = (shared if path.head == prompt.head else 0, shared, _aligned(path, prompt))
+        if rank >= best_rank:
+            best, best_rank = path, rank
+    return best
+
+
+_ENOUGH_UNDER_ANOTHER_SYSTEM = 2
+
+
+def _same_conversation(path: _Path, prompt: _Prompt) -> bool:
+    """True if two prompts without a session id belong together: system prompt and opening shared, or, under a system
+    prompt that changed, the opening and what followed it."""
+    return _shared(path.digests, prompt.chain) > prompt.start or _aligned(path, prompt) >= _ENOUGH_UNDER_ANOTHER_SYSTEM
+
+
+def _compare(path: _Path, prompt: _Prompt, shared: int) -> tuple[PromptShape, Break | None]:
+    """Shape of a prompt against the closest path, and where it broke off."""
+    if path.head == prompt.head:
+        if shared == path.messages and len(prompt.messages) > shared:
+            return PromptShape.CONTINUATION, None
+        if shared == len(prompt.messages):
+            sent_before = shared in path.sent or shared == path.messages
+            return (PromptShape.REPEAT if sent_before else PromptShape.BRANCH), None
+        broke_at = diagnose_messages(path.raw, prompt.messages, shared)
+    elif path.raw is None:
+        broke_at = Break(cause=BreakCause.UNKNOWN)
+    else:
+        broke_at = diagnose_tools(path.tools, prompt.tools)
+    if broke_at.cause is BreakCause.CARRIER_MOVED:
+        return PromptShape.CONTINUATION, broke_at
+    related = shared > prompt.start or broke_at.cause is BreakCause.COMPACTED or _aligned(path, prompt) > 0
+    return (PromptShape.BRANCH, broke_at) if related else (PromptShape.FRESH, None)
+
+
+_MOST_REMOVED = 2
+
+
+def _known(path: _Path, shared: int) -> KnownPrefix | None:
+    """The reported size that lies nearest to the end of what is shared."""
+    within = [(depth, tokens) for depth, tokens in path.sent.items() if tokens is not None and depth <= shared]
+    depth, tokens = max(within, default=(0, None))
+    whole = path.sent.get(path.messages)
+    if depth < shared and whole is not None and path.raw is not None and path.messages - shared <= _MOST_REMOVED:
+        return KnownPrefix(messages=shared, prompt_tokens=whole, removed=path.raw[shared:])
+    return None if tokens is None else KnownPrefix(messages=depth, prompt_tokens=tokens)
