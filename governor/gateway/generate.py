@@ -117,13 +117,16 @@ class GenerateRoute:
         turn.edits = (*plan.edits.changed, *(f"-{name}" for name in plan.edits.dropped))
         _announce(reply, plan)
         call = self._call(turn, plan.edits.body, headers)
-        if request.stream:
-            async with reply.kept_alive(policy.stream, request.model):
+        try:
+            if request.stream:
+                async with reply.kept_alive(policy.stream, request.model):
+                    await self._run(turn, reply, request, plan, policy, call)
+            else:
                 await self._run(turn, reply, request, plan, policy, call)
-        else:
-            await self._run(turn, reply, request, plan, policy, call)
-        if turn.answer.usage.prompt_tokens is not None:
-            s.planner.learn(plan, turn.answer.usage.prompt_tokens)
+        finally:
+            # Many clients close on the last event, which cancels this task before it has returned.
+            if turn.answer.usage.prompt_tokens is not None:
+                s.planner.learn(plan, turn.answer.usage.prompt_tokens)
 
     def _call(self, turn: Turn, body: bytes, headers: Mapping[str, str]) -> EngineCall:
         passed = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}
