@@ -77,7 +77,7 @@ class GenerateRoute:
         turn = s.book.open(agent, self._endpoint.value, len(body))
         try:
             with turn:
-                await _until_client_leaves(self._serve(turn, reply, body, headers), receive, turn)
+                await _until_client_leaves(self._serve(turn, reply, body, headers), receive, turn, reply)
         except GovernorError:
             pass  # the client has been told, and the turn's row says why
         except asyncio.CancelledError:
@@ -195,13 +195,16 @@ def _announce(reply: Reply, plan: TurnPlan) -> None:
         reply.headers["x-governor-dropped"] = ", ".join(plan.edits.dropped)
 
 
-async def _until_client_leaves(work: Coroutine[Any, Any, None], receive: Receive, turn: Turn) -> None:
-    """Run to the end, or cancel at once when the client closes. Returns only when the work has cleaned up."""
+async def _until_client_leaves(work: Coroutine[Any, Any, None], receive: Receive, turn: Turn, reply: Reply) -> None:
+    """Run to the end, or cancel at once when the client closes. Returns only when the work has cleaned up.
+
+    A server reports the end of a whole answer as a disconnect, too; that one cancels nothing.
+    """
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+        if not task.done() and not reply.finished:
             turn.client_gone = True
             task.cancel()
         await task

@@ -43,6 +43,11 @@ class Reply:
     def started(self) -> bool:
         return self.status is not None
 
+    @property
+    def finished(self) -> bool:
+        """All of the answer was handed to the server."""
+        return self._finished
+
     async def start_stream(self) -> None:
         """Send the head of an event stream, unless a keep-alive did so already."""
         if not self.started:

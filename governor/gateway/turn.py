@@ -111,6 +111,8 @@ class Turn:
         answer = self.answer
         if answer.ended_well and (error is None or isinstance(error, asyncio.CancelledError)):
             return (TurnState.TRUNCATED if answer.truncated else TurnState.OK), None, None
+        if answer.error is not None and (error is None or isinstance(error, asyncio.CancelledError)):
+            return TurnState.UPSTREAM_ERROR, UpstreamError.code, str(answer.error.get("message", ""))[:500]
         match error:
             case UpstreamError():
                 return TurnState.UPSTREAM_ERROR, error.code, error.message
@@ -122,8 +124,6 @@ class Turn:
                 return TurnState.CLIENT_ABORTED, None, "the client closed the connection"
             case asyncio.CancelledError():
                 return TurnState.INTERRUPTED, None, "the governor stopped"
-            case None if answer.error is not None:
-                return TurnState.UPSTREAM_ERROR, "upstream_error", str(answer.error.get("message", ""))[:500]
             case None:
                 return TurnState.GOVERNOR_ERROR, InternalError.code, "the turn ended without an answer"
         return TurnState.GOVERNOR_ERROR, InternalError.code, type(error).__name__
