@@ -268,22 +268,21 @@ class Connection(asyncio.Protocol):
         exchange.must_close = self._parser.their_state is h11.MUST_CLOSE
         self._exchange = exchange
         self._task = asyncio.get_running_loop().create_task(self._answer(exchange))
+        # A callback rather than a finally: a task that is cancelled before its first step runs no code of its own.
+        self._task.add_done_callback(lambda _: self._on_answer_over(exchange))
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
             await self._handler(exchange)
             await exchange.end()
-        except asyncio.CancelledError:
-            exchange.must_close = True
-            return
         except Exception:  # noqa: BLE001 the boundary of one request; the engine goes on
             _LOG.exception("answering %s %s failed", exchange.hit.method, exchange.hit.target)
-            exchange.must_close = True
-        finally:
-            self._task = None
-            self._exchange = None
-            self._on_answered(exchange.hit)
-            self._next(close=exchange.must_close)
+
+    def _on_answer_over(self, exchange: Exchange) -> None:
+        self._task = None
+        self._exchange = None
+        self._on_answered(exchange.hit)
+        self._next(close=exchange.must_close or not exchange.has_ended)
 
     def _next(self, *, close: bool) -> None:
         transport = self._transport

@@ -217,17 +217,18 @@ async def test_stopping_the_engine_is_not_the_clients_leaving() -> None:
 
 
 async def test_a_slow_reader_holds_the_engine_back() -> None:
-    """What the client has not taken is not counted as sent, so a gateway cannot hide its own buffer."""
-    async with ScriptedEngine([_SSE, {"tokens": 200_000}]) as engine:
-        _, writer = await _send(engine)
+    """Only what the kernel took counts as sent, so a gateway cannot be credited with the engine's own buffer."""
+    async with ScriptedEngine([{**_SSE, "framing": "close"}, {"tokens": 200_000}]) as engine:
+        reader, writer = await _send(engine)
         await engine.wait_for(lambda: bool(engine.hits) and engine.hits[0].tokens_sent > 0)
-        before = -1
-        while engine.hits[0].tokens_sent != before:
-            before = engine.hits[0].tokens_sent
+        hit, sent_before = engine.hits[0], -1
+        while hit.bytes_sent != sent_before:
+            sent_before = hit.bytes_sent
             await asyncio.sleep(0.1)
-        writer.transport.abort()
-        await engine.wait_idle()
-    assert before < 200_000
+    assert hit.tokens_sent < 200_000
+    received = await reader.read()
+    writer.close()
+    assert len(received) >= hit.bytes_sent
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -139,7 +139,9 @@ async def test_messages_stream(engine: ScriptedEngine) -> None:
             model="m", max_tokens=100, messages=[{"role": "user", "content": "hi"}], tools=[_TOOL]
         ) as stream,
     ):
+        starts = [event.index async for event in stream if event.type == "content_block_start"]
         answer = await stream.get_final_message()
+    assert starts == [0, 1, 2, 3]
     assert [block.type for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert answer.content[1].type == "text"
     assert answer.content[1].text == "It is warm and dry."
