@@ -35,6 +35,7 @@ class WatchTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EngineListener = Callable[[EngineMode, int | None, str], None]
+ProcessListener = Callable[[EngineMode, str], None]
 
 
 class EngineWatch:

@@ -7,6 +7,7 @@ cannot hold a connection. Bodies have a deadline of their own (``body.py``).
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import ClassVar
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from governor.errors import RequestTimeout
+from governor.errors import ConfigError, RequestTimeout
 from governor.gateway.http import App
 
 HEAD_DEADLINE_S = 20.0
@@ -70,6 +71,21 @@ class DeadlineProtocol(HttpToolsProtocol):
 
 def protocol_with(head_deadline_s: float) -> type[DeadlineProtocol]:
     return type("DeadlineProtocol", (DeadlineProtocol,), {"head_deadline_s": head_deadline_s})
+
+
+def check_bind(host: str, loopback_agent: str | None) -> None:
+    """Raises :class:`ConfigError` for an address that others can reach while requests without a key are let in."""
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local and loopback_agent is not None:
+        raise ConfigError(
+            f"{host} can be reached from other machines; requests without a key are for loopback addresses only. "
+            "Leave --loopback-agent out, or listen on 127.0.0.1.",
+            file="command line",
+            key="--host",
+        )
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

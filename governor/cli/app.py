@@ -1,0 +1,40 @@
+"""The command line: which commands there are, and their help."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from governor.cli import chat, log, policy, status, up
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Govern the agents on one LLM engine: caps, records and shows every turn.",
+)
+app.command()(up.up)
+app.command()(status.status)
+app.command()(status.stop)
+app.command()(chat.chat)
+app.command()(log.log)
+app.command()(log.usage)
+app.add_typer(policy.app, name="policy")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"governor {version('agent-governor')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Options before a command."""

@@ -1,0 +1,137 @@
+"""``governor log`` and ``governor usage``: the turn log, read while the governor runs or not."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from governor.cli.console import Exit, fail, milliseconds, out, plain_table, print_json, shown, told_errors
+from governor.cli.options import HomeOption, JsonOption
+from governor.settings import Home
+from governor.store.model import StoredTurn
+from governor.store.query import TurnLogReader, UsageSummary
+from governor.types import TurnState
+
+_SPAN = re.compile(r"(\d+)([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+DatabaseOption = Annotated[str | None, typer.Option(help="URL of the turn log, if it is not in the home.")]
+SinceOption = Annotated[str | None, typer.Option(help="Only the last while: 30m, 12h, 7d.", metavar="SPAN")]
+AgentOption = Annotated[str | None, typer.Option(help="Only this agent.")]
+
+
+def _since(span: str | None) -> float | None:
+    if span is None:
+        return None
+    found = _SPAN.fullmatch(span)
+    if found is None:
+        fail(f"--since takes a number and s, m, h or d, like 12h; not {span!r}", Exit.USAGE)
+    return time.time() - int(found[1]) * _UNIT_S[found[2]]
+
+
+def _reader(home: Home, database: str | None) -> TurnLogReader:
+    if database is None and not home.database.exists():
+        fail(f"there is no turn log in {home.root} yet; 'governor up' makes it", Exit.NOT_RUNNING)
+    return TurnLogReader(database or f"sqlite:///{home.database}")
+
+
+def log(
+    home: HomeOption,
+    agent: AgentOption = None,
+    state: Annotated[TurnState | None, typer.Option(help="Only turns that ended so.")] = None,
+    since: SinceOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many, the newest.", min=1)] = 20,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the newest turns, oldest first. ``-`` is unknown, which is not zero.
+
+    \b
+    governor log --agent hermes-main --since 2h
+    governor log --state refused --json
+    """
+    with told_errors():
+        turns = _reader(home, database).recent(agent=agent, state=state, since=_since(since), limit=limit)
+        turns.reverse()
+        if as_json:
+            for turn in turns:
+                print_json(turn)
+        else:
+            out.print(_turn_table(turns))
+
+
+def _turn_table(turns: list[StoredTurn]) -> Table:
+    table = plain_table(
+        "time", "agent", "kind", "state", "in (cached)", "out/cap", "waited", "first", "all", "turn", "why"
+    )
+    for turn in turns:
+        end = turn.closed
+        at = time.strftime("%m-%d %H:%M:%S", time.localtime(turn.opened_at)) if turn.opened_at else "-"
+        if end is None:
+            table.add_row(at, escape(turn.agent or "-"), "-", turn.state, *["-"] * 5, turn.turn_id, "")
+            continue
+        table.add_row(
+            at,
+            escape(turn.agent or "-"),
+            end.kind or "-",
+            turn.state,
+            f"{shown(end.usage.prompt_tokens)} ({shown(end.usage.cached_tokens)})",
+            f"{_output(end.usage.completion_tokens, end.completion_tokens_estimated)}/{shown(end.cap_applied)}",
+            milliseconds(end.queued_ms),
+            milliseconds(end.ttft_ms),
+            milliseconds(end.duration_ms),
+            turn.turn_id,
+            escape(end.reason or end.finish_reason or ""),
+        )
+    return table
+
+
+def _output(reported: int | None, estimated: int | None) -> str:
+    if reported is None and estimated is not None:
+        return f"~{estimated:,}"
+    return shown(reported)
+
+
+def usage(
+    home: HomeOption,
+    agent: AgentOption = None,
+    since: SinceOption = None,
+    by_day: Annotated[bool, typer.Option("--by-day", help="A row for each day.")] = False,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what each agent used: turns, prompt, cached, output. Reported and estimated figures stay apart."""
+    with told_errors():
+        offset_s = time.localtime().tm_gmtoff
+        rows = _reader(home, database).usage(agent=agent, since=_since(since), by_day=by_day, utc_offset_s=offset_s)
+        if as_json:
+            for row in rows:
+                print_json(row)
+        else:
+            out.print(_usage_table(rows, by_day))
+
+
+def _usage_table(rows: list[UsageSummary], by_day: bool) -> Table:
+    table = plain_table(*(["day"] if by_day else []), "agent", "turns", "ok", "prompt", "cached", "hit", "out", "out est.",
+                  "first p50", "p95")  # fmt: skip
+    for row in rows:
+        good = row.states.get(TurnState.OK, 0) + row.states.get(TurnState.TRUNCATED, 0)
+        table.add_row(
+            *([str(row.day)] if by_day else []),
+            escape(row.agent or "-"),
+            shown(row.turns),
+            shown(good),
+            shown(row.prompt_tokens),
+            shown(row.cached_tokens),
+            "-" if row.hit_share is None else f"{row.hit_share:.0%}",
+            shown(row.completion_tokens),
+            "-" if row.completion_tokens_estimated is None else f"~{row.completion_tokens_estimated:,}",
+            milliseconds(row.ttft_p50_ms),
+            milliseconds(row.ttft_p95_ms),
+        )
+    return table
