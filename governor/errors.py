@@ -8,7 +8,8 @@
     │   ├── BodyTooLarge           413  request_too_large
     │   ├── UnsupportedEncoding    415  unsupported_encoding
     │   ├── UnsupportedMediaType   415  unsupported_media_type
-    │   └── RequestTimeout         408  request_timeout
+    │   ├── RequestTimeout         408  request_timeout       (Connection: close)
+    │   └── HeadTooLarge           431  request_head_too_large
     ├── NotAuthenticated           401  invalid_api_key
     ├── Forbidden                  403  forbidden
     ├── NotFound                   404  not_found
@@ -29,6 +30,7 @@ never the words "rate limit"; a 429 never speaks of context.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
@@ -107,6 +109,15 @@ class RequestTimeout(BadRequest):
     status = 408
     code = "request_timeout"
 
+    def headers(self) -> dict[str, str]:
+        """What is still to come of the request is not waited for."""
+        return {"connection": "close"}
+
+
+class HeadTooLarge(BadRequest):
+    status = 431
+    code = "request_head_too_large"
+
 
 class NotAuthenticated(GovernorError):
     status = 401
@@ -154,20 +165,23 @@ class UpstreamUnavailable(UpstreamError):
 
 
 class UpstreamRefused(UpstreamError):
-    """The engine answered with an error of its own, which the client gets as it is."""
+    """The engine answered with an error of its own, which the client gets as it is. ``headers`` are the engine's that
+    belong to it."""
 
-    def __init__(self, status: int, body: bytes, content_type: str, message: str, retry_after: str | None) -> None:
+    def __init__(
+        self, status: int, body: bytes, content_type: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.content_type = content_type
         self._body = body
-        self._retry_after = retry_after
+        self._headers = dict(headers or {})
 
     def body(self) -> bytes:
         return self._body
 
     def headers(self) -> dict[str, str]:
-        return {"retry-after": self._retry_after} if self._retry_after else {}
+        return self._headers
 
 
 class UpstreamCut(UpstreamError):

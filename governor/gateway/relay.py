@@ -24,7 +24,8 @@ MAX_PLAIN_BYTES = 64 * 1024 * 1024
 EVENT_DEADLINE_S = 120.0
 """An event that has begun must end within this, or an engine that dribbles would hold a turn for ever."""
 _DRAIN_S = 0.25
-_PASSED_HEADERS = ("content-type", "content-encoding", "retry-after")
+_PASSED_HEADERS = ("content-type", "content-encoding")
+_ERROR_HEADERS = ("content-encoding", "retry-after")
 
 
 class Overflow(Protocol):
@@ -162,12 +163,16 @@ class Relay:
         return refused
 
     def _refusal(self, answer: EngineAnswer, body: bytes) -> GovernorError:
+        status = answer.status if answer.status >= 400 else 502
+        content_type = answer.headers.get("content-type", "text/plain")
+        headers = {name: answer.headers[name] for name in _ERROR_HEADERS if name in answer.headers}
+        if "content-encoding" in headers:
+            message = f"The engine answered {answer.status}, in a content coding that was not asked for."
+            return UpstreamRefused(status, body, content_type, message, headers)
         error = failures.error_object(body)
         message = failures.message_of(error)
         if failures.is_overflow(answer.status, error):
             overflow = self._overflow(message)
             if overflow is not None:
                 return overflow
-        status = answer.status if answer.status >= 400 else 502
-        content_type = answer.headers.get("content-type", "text/plain")
-        return UpstreamRefused(status, body, content_type, message, answer.headers.get("retry-after"))
+        return UpstreamRefused(status, body, content_type, message, headers)

@@ -197,7 +197,7 @@ class MessagesReader(_NamedReader):
                 self._on_usage(event)
                 answer.finish_reason = "counted"
             case "message_start":
-                self._on_message(event.get("message"))
+                self._on_start(event.get("message"))
             case "content_block_start":
                 self._on_block(event.get("content_block"))
             case "content_block_delta":
@@ -209,6 +209,12 @@ class MessagesReader(_NamedReader):
                 answer.done = True
                 return Seen.DONE
         return Seen.OTHER
+
+    def _on_start(self, message: Any) -> None:
+        """Its ``output_tokens`` stands for nothing yet; were it kept, an answer broken off would look counted."""
+        usage = message.get("usage") if isinstance(message, dict) else None
+        if isinstance(usage, dict):
+            self._on_usage({key: value for key, value in usage.items() if key != "output_tokens"})
 
     def _on_message(self, message: Any) -> None:
         if isinstance(message, dict):

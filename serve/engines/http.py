@@ -35,8 +35,10 @@ def translated(name: str) -> Iterator[None]:
     """Turn httpx's exceptions into ours, keeping the cause. Messages carry no URL: it may hold a secret."""
     try:
         yield
-    except httpx.ConnectTimeout as error:
-        if isinstance(error.__cause__, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+    except httpx.ConnectTimeout as error:  # what httpx-aiohttp makes of most of aiohttp's connection errors
+        cause = error.__cause__
+        was_connected = isinstance(cause, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+        if was_connected and not isinstance(cause, aiohttp.ClientConnectorError):
             raise UpstreamCut(f"The engine ({name}) closed the connection without an answer.") from error
         raise UpstreamUnavailable(f"The engine ({name}) does not answer.", retry_after_s=5) from error
     except (httpx.ConnectError, httpx.PoolTimeout) as error:
