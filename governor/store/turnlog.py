@@ -128,7 +128,7 @@ class SqlTurnLog:
     # Life.
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing waits to be written. ``False`` when that took longer, or the log is closed."""
+        """Block until nothing waits to be written. ``False`` when that took longer, or the log is closed."""
         with self._lock:
             self._flushing += 1
             self._news.notify()
@@ -139,9 +139,9 @@ class SqlTurnLog:
                 self._flushing -= 1
 
     def close(self, timeout_s: float) -> int:
-        """Write what waits, for at most ``timeout_s``, and stop. Returns the turns left unwritten. May be repeated.
+        """Write what waits, for at most ``timeout_s``, and stop. Returns the turns left unwritten.
 
-        Records given afterwards are dropped and counted.
+        Blocks; may be repeated. Records given afterwards are dropped and counted.
         """
         with self._lock:
             if self._stop_at is None:
@@ -179,7 +179,7 @@ class SqlTurnLog:
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self._round():
                 self._tell()
         finally:
             self._database.close()
@@ -191,8 +191,8 @@ class SqlTurnLog:
                 _log.error("turn log closed with %d turns unwritten: %s", left, self._problem)
             self._tell()
 
-    def _turn(self) -> bool:
-        """One round of the loop: wait for work, try it, book the outcome. ``False`` when it is time to end."""
+    def _round(self) -> bool:
+        """Wait for work, try it, book the outcome. ``False`` when it is time to end."""
         with self._lock:
             self._wait_for_work()
             if self._stop_at is not None and (not self._pending() or time.monotonic() >= self._stop_at):
@@ -230,9 +230,8 @@ class SqlTurnLog:
 
     def _on_success(self, written: int) -> None:
         with self._lock:
+            recovered = self._problem is not None
             del self._batch[:written]
-            if self._problem is not None:
-                _log.warning("turn log writes again")
             self._ready = True
             self._problem = None
             self._set_aside = tuple(str(path) for path in self._database.set_aside)
@@ -241,35 +240,43 @@ class SqlTurnLog:
                 self._one_by_one = self._retrying = False
             if self._written():
                 self._settled.notify_all()
+        if recovered:
+            _log.warning("turn log writes again")
 
     def _on_failure(self, error: Exception) -> None:
         self._database.close(damaged=is_damage(error))
+        self._retrying = True
         problem = f"{type(error).__name__}: {getattr(error, 'orig', None) or error}"
-        with self._lock:
-            self._retrying = True
-            if isinstance(error, _UNWRITABLE):
-                self._on_unwritable(problem)
-                return
-            if self._problem != problem:
-                unforeseen = None if isinstance(error, _AWAY) else error
-                _log.error("turn log cannot write: %s", problem, exc_info=unforeseen)
-            self._problem = problem
-        self._tell()
-        with self._lock:
-            stopping = self._stop_at
-            most = self._retry_s if stopping is None else min(self._retry_s, max(0.0, stopping - time.monotonic()))
-            self._news.wait_for(lambda: self._stop_at != stopping, most)
-            self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
+        if self._batch and isinstance(error, _UNWRITABLE):
+            self._on_unwritable(problem, error)
+        else:
+            self._on_away(problem, unforeseen=None if isinstance(error, _AWAY) else error)
 
-    def _on_unwritable(self, problem: str) -> None:
+    def _on_unwritable(self, problem: str, error: Exception) -> None:
         """Find the record that cannot be stored by trying them one by one; give up that one."""
         if not self._one_by_one:
             self._one_by_one = True
             return
-        entry = self._batch.pop(0)
-        self._lost += 1
-        self._last_loss = f"the record of turn {entry.turn_id} cannot be stored: {problem}"
-        _log.error("turn log: %s", self._last_loss)
+        with self._lock:
+            entry = self._batch.pop(0)
+            self._lost += 1
+            self._last_loss = f"the record of turn {entry.turn_id} cannot be stored: {problem}"
+            if self._written():
+                self._settled.notify_all()
+        _log.error("turn log: %s", self._last_loss, exc_info=error)
+
+    def _on_away(self, problem: str, *, unforeseen: Exception | None) -> None:
+        """Say so once, and wait before the next try; a shutdown cuts the wait short."""
+        if self._problem != problem:
+            _log.error("turn log cannot write: %s", problem, exc_info=unforeseen)
+        with self._lock:
+            self._problem = problem
+        self._tell()
+        with self._lock:
+            stop_at = self._stop_at
+            wait_s = self._retry_s if stop_at is None else min(self._retry_s, max(0.0, stop_at - time.monotonic()))
+            self._news.wait_for(lambda: self._stop_at != stop_at, wait_s)
+            self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
 
     def _tell(self) -> None:
         health = msgspec.structs.replace(self.health(), pending=0)

@@ -12,8 +12,6 @@ def run(connection: Connection) -> None:
     context.configure(
         connection=connection,
         target_metadata=metadata,
-        # SQLite rolls back DDL as well; without this a kill between two statements would leave half a step.
-        transactional_ddl=True,
         render_as_batch=connection.dialect.name == "sqlite",
     )
     with context.begin_transaction():

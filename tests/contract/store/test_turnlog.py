@@ -172,6 +172,15 @@ def test_a_record_that_no_database_takes_is_dropped_alone_and_counted(url: URL) 
     assert set(stored(url)) >= {f"t{number}" for number in range(20) if number != 7}
 
 
+def test_a_refused_record_that_came_last_does_not_hold_up_a_flush(url: URL) -> None:
+    with turn_log(url) as log:
+        assert log.flush(10)
+        log.closed(closed("t1", request_bytes=2**70))
+        assert log.flush(10)
+        assert log.health().dropped == 1
+    assert stored(url) == {}
+
+
 def test_text_that_databases_refuse_is_stored_with_replacement_marks(url: URL) -> None:
     with turn_log(url) as log:
         log.closed(closed("t1", reason="a\0b", model="\ud800x", flags=("f\0",)))
@@ -190,6 +199,23 @@ def test_models_and_migrations_agree(url: URL) -> None:
             assert compare_metadata(MigrationContext.configure(connection), metadata) == []
             indexes = {str(index["name"]) for index in sa.inspect(connection).get_indexes("turns")}
     assert indexes == {str(index.name) for index in metadata.tables["turns"].indexes}
+
+
+def test_a_migration_that_is_cut_leaves_nothing_half_done(url: URL) -> None:
+    engine = engine_for(url)
+
+    def cut(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        if "CREATE INDEX" in statement:
+            raise KeyboardInterrupt
+
+    sa.event.listen(engine, "before_cursor_execute", cut)
+    with engine.connect() as connection, pytest.raises(KeyboardInterrupt):
+        migrate(connection)
+    sa.event.remove(engine, "before_cursor_execute", cut)
+    with engine.connect() as connection:
+        with connection.begin():
+            assert sa.inspect(connection).get_table_names() == []
+        migrate(connection)
 
 
 def test_a_database_from_a_newer_version_is_left_alone_and_reported(url: URL) -> None:
@@ -220,7 +246,7 @@ def test_close_writes_what_waits_and_later_records_are_counted_as_dropped(url: U
 
 
 def test_throughput(url: URL, capsys: pytest.CaptureFixture[str]) -> None:
-    """A governor makes some ten turns a second; a hundred times that must not be near the limit."""
+    """Eight agents make a few turns a second; the bound is far below the figure, for machines that are busy."""
     count = 5_000
     with turn_log(url) as log:
         assert log.flush(10)
@@ -234,7 +260,7 @@ def test_throughput(url: URL, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         call_us = (handed_over - began) / count / 2 * 1e6
         print(f" [{url.get_backend_name()}: {count / seconds:,.0f} rows/s, {call_us:.1f} us a call]", end="")
-    assert count / seconds > 1_000
+    assert count / seconds > 200
 
 
 def test_health_changes_are_told_from_outage_to_recovery(tmp_path: Path) -> None:
