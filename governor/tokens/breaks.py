@@ -159,7 +159,7 @@ def _tools(raw: bytes | None) -> dict[str, bytes]:
         return {}
     try:
         tools = msgspec.json.decode(raw, type=list[msgspec.Raw])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return {"": digest_message(raw)}
     found: dict[str, bytes] = {}
     for place, tool in enumerate(tools):

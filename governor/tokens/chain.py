@@ -87,11 +87,11 @@ class _Path:
 
     __slots__ = ("digests", "head", "id", "opening", "raw", "sent", "session", "tools")
 
-    def __init__(self, id_: int, session: _Session, head: bytes, opening: bytes) -> None:
+    def __init__(self, id_: int, session: _Session, head: bytes) -> None:
         self.id = id_
         self.session = session
         self.head = head
-        self.opening = opening
+        self.opening = b""
         self.digests = b""
         self.sent: OrderedDict[int, int | None] = OrderedDict()
         self.raw: tuple[bytes, ...] | None = None
@@ -229,11 +229,11 @@ class SessionIndex:
         else:
             path = self._branch(session, prompt, best, shared)
         session.paths.move_to_end(path.id)
-        self._openings[session.agent, path.opening].move_to_end(path.id)
         if shape is not PromptShape.REPEAT:
             for depth in [depth for depth in path.sent if depth > shared]:
                 del path.sent[depth]
             path.digests = prompt.chain
+            self._enter(path, prompt.opening)
             self._hold(path, prompt)
         depth = len(prompt.messages)
         path.sent.setdefault(depth, None)
@@ -251,12 +251,25 @@ class SessionIndex:
         )
 
     def _branch(self, session: _Session, prompt: _Prompt, parent: _Path | None, shared: int) -> _Path:
-        path = _Path(next(self._next_path), session, prompt.head, prompt.opening)
+        path = _Path(next(self._next_path), session, prompt.head)
         session.paths[path.id] = self._paths[path.id] = path
-        self._openings.setdefault((session.agent, prompt.opening), OrderedDict())[path.id] = path
         if parent is not None and parent.head == prompt.head:
             path.sent.update((depth, tokens) for depth, tokens in parent.sent.items() if depth <= shared)
         return path
+
+    def _enter(self, path: _Path, opening: bytes) -> None:
+        """List the path under its opening message, as the latest used."""
+        self._leave(path)
+        path.opening = opening
+        self._openings.setdefault((path.session.agent, opening), OrderedDict())[path.id] = path
+
+    def _leave(self, path: _Path) -> None:
+        key = (path.session.agent, path.opening)
+        listed = self._openings.get(key)
+        if listed is not None:
+            listed.pop(path.id, None)
+            if not listed:
+                del self._openings[key]
 
     def _hold(self, path: _Path, prompt: _Prompt) -> None:
         self._release(path)
@@ -295,10 +308,7 @@ class SessionIndex:
         self._release(path)
         del path.session.paths[path.id]
         del self._paths[path.id]
-        key = (path.session.agent, path.opening)
-        del self._openings[key][path.id]
-        if not self._openings[key]:
-            del self._openings[key]
+        self._leave(path)
 
 
 class _Role(msgspec.Struct):
@@ -310,7 +320,7 @@ def _opening_at(messages: Sequence[bytes]) -> int:
     for index, raw in enumerate(messages):
         try:
             role = msgspec.json.decode(raw, type=_Role).role
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             role = ""
         if role not in ("system", "developer"):
             return index

@@ -1,14 +1,16 @@
 """Counts the tokens of a chat prompt: exactly where the model's tokenizer and template are at hand, else as an
 estimate that says how far off it may be. One counter serves one model.
 
-A counter is used from one thread, never waits and does no I/O. What it computed for a message it remembers under the
-message's digest, so that a conversation that grew by one message costs that message.
+A counter does no I/O and is safe to share between threads: 400 KB of text that it has not seen take some 50 ms, too
+long for an event loop. What it computed for a message it remembers under the message's digest, so that a conversation
+that grew by one message costs that message.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
+from threading import Lock
 from typing import Any, Protocol
 
 import msgspec
@@ -36,7 +38,7 @@ class Counter(Protocol):
     def count(self, prompt: PromptParts) -> TokenCount:
         """Tokens of the prompt as the engine will see it, framing, tools and the invitation to answer included.
 
-        Remembers; does not wait. Raises nothing: what cannot be read is estimated by its bytes.
+        Remembers. Raises nothing: what cannot be read is estimated by its bytes.
         """
         ...
 
@@ -74,6 +76,7 @@ class EstimateCounter:
         self._messages: Remembered[bytes, Range] = Remembered(_REMEMBERED_MESSAGES)
         self._ratios: deque[float] = deque(maxlen=_SAMPLES)
         self._ratio = 1.0
+        self._lock = Lock()
 
     def count(self, prompt: PromptParts) -> TokenCount:
         known = prompt.known
@@ -81,18 +84,18 @@ class EstimateCounter:
             change = self._sum(prompt, known.messages)
             for raw in known.removed:
                 change = change.less(self._messages.get(digest_message(raw), lambda raw=raw: self.message(raw)))  # type: ignore[misc]
-            tokens = round(known.prompt_tokens + change.usual * self._ratio)
-            return TokenCount(tokens=max(0, tokens), margin=self._margin(change), source="usage")
+            return self._counted(known.prompt_tokens + change.usual * self._ratio, change, "usage")
         total = self._sum(prompt, 0).plus(_PROMPT_FRAME)
         if prompt.tools is not None:
             total = total.plus(_tools_range(prompt.tools))
-        return TokenCount(tokens=round(total.usual * self._ratio), margin=self._margin(total), source="estimate")
+        return self._counted(total.usual * self._ratio, total, "estimate")
 
     def learn(self, counted: TokenCount, reported_prompt_tokens: int) -> None:
         if counted.source != "estimate" or counted.tokens <= 0 or reported_prompt_tokens <= 0:
             return
-        self._ratios.append(self._ratio * reported_prompt_tokens / counted.tokens)
-        self._ratio = statistics.median(self._ratios)
+        with self._lock:
+            self._ratios.append(self._ratio * reported_prompt_tokens / counted.tokens)
+            self._ratio = statistics.median(self._ratios)
 
     def message(self, raw: bytes) -> Range:
         """The range of one message, its framing included. Pure."""
@@ -118,12 +121,19 @@ class EstimateCounter:
             total = total.plus(self._messages.get(digest, lambda raw=raw: self.message(raw)))  # type: ignore[misc]
         return total
 
+    def _counted(self, tokens: float, total: Range, source: str) -> TokenCount:
+        margin = self._margin(total)
+        below = round((total.usual - total.least) * max(1.0, self._ratio))
+        return TokenCount(tokens=max(0, round(tokens)), margin=margin, margin_below=min(margin, below), source=source)
+
     def _margin(self, total: Range) -> int:
         """The classes' own bounds; once enough answers were seen, the spread seen, but never under a third of those."""
         prior = total.margin
-        if len(self._ratios) < _ENOUGH_RATIOS:
+        with self._lock:
+            ratios = tuple(self._ratios)
+        if len(ratios) < _ENOUGH_RATIOS:
             return round(prior * max(1.0, self._ratio))
-        spread = max(abs(ratio / self._ratio - 1) for ratio in self._ratios)
+        spread = max(abs(ratio / self._ratio - 1) for ratio in ratios)
         seen = abs(total.usual) * self._ratio * max(0.02, 1.5 * spread)
         return round(max(seen, prior / 3))
 
@@ -169,6 +179,7 @@ class TokenizerCounter:
         self._tools: Remembered[bytes, list[Any] | None] = Remembered(64)
         self._errors: deque[int] = deque(maxlen=_SAMPLES)
         self._offset = 0
+        self._lock = Lock()
 
     def count(self, prompt: PromptParts) -> TokenCount:
         try:
@@ -184,15 +195,18 @@ class TokenizerCounter:
         )
 
     def learn(self, counted: TokenCount, reported_prompt_tokens: int) -> None:
+        self._estimate.learn(counted, reported_prompt_tokens)
         if counted.source == "tokenizer" and reported_prompt_tokens > 0:
-            self._errors.append(reported_prompt_tokens - (counted.tokens - self._offset))
-            if len(self._errors) >= _ENOUGH_ERRORS:
-                self._offset = round(statistics.median(self._errors))
+            with self._lock:
+                self._errors.append(reported_prompt_tokens - (counted.tokens - self._offset))
+                if len(self._errors) >= _ENOUGH_ERRORS:
+                    self._offset = round(statistics.median(self._errors))
 
     def _slack(self, tokens: int) -> int:
         """None for a tokenizer proven equal, until an engine reports other figures."""
         unproven = 0 if self._proven else max(1, tokens // 1000)
-        return max((abs(error - self._offset) for error in self._errors), default=unproven)
+        with self._lock:
+            return max((abs(error - self._offset) for error in self._errors), default=unproven)
 
     def _added_up(self, prompt: PromptParts) -> tuple[int, int]:
         messages, tools = prompt.messages, prompt.tools
@@ -242,7 +256,7 @@ def _readable(raw: bytes) -> dict[str, Any]:
 def _readable_tools(raw: bytes) -> list[Any] | None:
     try:
         return msgspec.json.decode(raw, type=list[Any] | None)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise _Unreadable from error
 
 

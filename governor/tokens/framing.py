@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from governor.tokens.bpe import BpeTokenizer
@@ -19,23 +20,25 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """A bounded memory of computed values; the least recently used goes first."""
+    """A bounded memory of computed values; the least recently used goes first. Safe to share between threads."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._items: OrderedDict[K, V] = OrderedDict()
+        self._lock = Lock()
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
-        if key in self._items:
-            self._items.move_to_end(key)
-            return self._items[key]
-        value = self._items[key] = compute()
-        if len(self._items) > self._size:
-            self._items.popitem(last=False)
+        """The value of ``key``, computed outside the lock if it is not remembered."""
+        with self._lock:
+            if key in self._items:
+                self._items.move_to_end(key)
+                return self._items[key]
+        value = compute()
+        with self._lock:
+            self._items[key] = value
+            if len(self._items) > self._size:
+                self._items.popitem(last=False)
         return value
-
-    def __len__(self) -> int:
-        return len(self._items)
 
 
 _CALL: Message = {
@@ -70,7 +73,7 @@ def kind_of(message: Message) -> str:
 
 
 class Framing:
-    """A model's template and tokenizer together. Not for use from several threads at once: it remembers counts.
+    """A model's template and tokenizer together. Safe to share between threads.
 
     Tools that a template does not show cost nothing: llama.cpp b11549 reported the same ``prompt_tokens`` with and
     without them, and SGLang hands them to the template only.
