@@ -117,8 +117,8 @@ def usage(
 
 
 def _usage_table(rows: list[UsageSummary], by_day: bool) -> Table:
-    table = plain_table(*(["day"] if by_day else []), "agent", "turns", "ok", "prompt", "cached", "hit", "out", "out est.",
-                  "first p50", "p95")  # fmt: skip
+    figures = ("agent", "turns", "ok", "prompt", "cached", "hit", "out", "out est.", "first p50", "p95")
+    table = plain_table(*(["day"] if by_day else []), *figures)
     for row in rows:
         good = row.states.get(TurnState.OK, 0) + row.states.get(TurnState.TRUNCATED, 0)
         table.add_row(
