@@ -49,8 +49,9 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request as it was on the wire."""
 
-    name: str
-    """File and place in it, for test ids."""
+    file: str
+    place: int
+    """Line of the file, from 1."""
     client: Literal["hermes", "openclaw"]
     method: str
     endpoint: Endpoint
@@ -60,6 +61,11 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Without connection headers and credentials."""
     body: bytes
     kind: TurnKind
+
+    @property
+    def name(self) -> str:
+        """For test ids."""
+        return f"{self.file}-{self.place}"
 
     def with_key(self, key: str) -> list[tuple[str, str]]:
         """The headers with a credential in the place where the client puts it."""
@@ -77,7 +83,8 @@ def _read(name: str, kinds: tuple[TurnKind, ...]) -> list[RecordedRequest]:
         lines = [msgspec.json.decode(line, type=_Line) for line in file]
     return [
         RecordedRequest(
-            name=f"{name}-{place}",
+            file=name,
+            place=place,
             client="hermes" if name.startswith("hermes") else "openclaw",
             method=line.method,
             endpoint=Endpoint(line.path),
