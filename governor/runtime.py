@@ -21,11 +21,12 @@ from governor.events import EventLog
 from governor.gateway.admin import AdminPages, HealthPages, ModelPages
 from governor.gateway.app import build_app
 from governor.gateway.body import BodyLimits
+from governor.gateway.connection import HEAD_DEADLINE_S, STALL_DEADLINE_S
 from governor.gateway.engine_watch import EngineWatch, WatchTimes
 from governor.gateway.generate import Services
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Planner
-from governor.gateway.server import HEAD_DEADLINE_S, GatewayServer
+from governor.gateway.server import GatewayServer
 from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore
@@ -58,6 +59,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     body_limits: BodyLimits = BodyLimits()
     watch_times: WatchTimes = WatchTimes()
     head_deadline_s: float = HEAD_DEADLINE_S
+    stall_deadline_s: float = STALL_DEADLINE_S
     stop_within_s: int = 10
     """How long running turns may take to end after a stop is asked for."""
 
@@ -124,6 +126,7 @@ class Governor:
         self._server = GatewayServer(
             app,
             head_deadline_s=config.head_deadline_s,
+            stall_deadline_s=config.stall_deadline_s,
             on_listening=self._listening.set,
             stop_within_s=config.stop_within_s,
         )

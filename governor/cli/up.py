@@ -111,7 +111,7 @@ def up(
 
 
 async def _up(options: UpOptions) -> None:
-    check_bind(options.host, options.loopback_agent)
+    check_bind(options.host, options.loopback_agent, options.hosts)
     home = options.home
     token = instance.new_admin_token()
     stop = asyncio.Event()

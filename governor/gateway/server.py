@@ -1,88 +1,42 @@
-"""The HTTP server: uvicorn, with deadlines for request heads, which it has none for itself.
-
-A socket that dribbles its head, or opens and says nothing, is answered 408 and closed at its deadline, so that it
-cannot hold a connection. Bodies have a deadline of their own (``body.py``).
-"""
+"""The HTTP server: uvicorn with our own connections (``connection.py``), its address, and who may reach it there."""
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from governor.errors import ConfigError, RequestTimeout
+from governor.errors import ConfigError
+from governor.gateway.connection import HEAD_DEADLINE_S, STALL_DEADLINE_S, protocol_with
 from governor.gateway.http import App
 
-HEAD_DEADLINE_S = 20.0
-"""From the first byte of a request, or the opening of a connection, to the end of its head."""
 _KEEP_ALIVE_S = 75
 """Longer than clients' own pools keep connections, so that they, not we, close idle ones."""
 
 
-class DeadlineProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with a deadline for each request's head."""
-
-    head_deadline_s: ClassVar[float] = HEAD_DEADLINE_S
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._arm()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._arm()
-
-    def on_headers_complete(self) -> None:
-        self._disarm()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
-        super().connection_lost(exc)
-
-    def _arm(self) -> None:
-        self._disarm()
-        self._deadline = self.loop.call_later(self.head_deadline_s, self._on_deadline)
-
-    def _disarm(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _on_deadline(self) -> None:
-        if self.transport.is_closing():
-            return
-        error = RequestTimeout(f"The request head did not arrive within {self.head_deadline_s:g} s.")
-        body = error.body()
-        head = (
-            f"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
-
-
-def protocol_with(head_deadline_s: float) -> type[DeadlineProtocol]:
-    return type("DeadlineProtocol", (DeadlineProtocol,), {"head_deadline_s": head_deadline_s})
-
-
-def check_bind(host: str, loopback_agent: str | None) -> None:
-    """Raises :class:`ConfigError` for an address that others can reach while requests without a key are let in."""
+def check_bind(host: str, loopback_agent: str | None, hosts: Collection[str] = ()) -> None:
+    """Raises :class:`ConfigError` for an address that other machines can reach, unless every request has a key and
+    the names under which they reach it are given (without one, each of their requests would be refused)."""
     try:
         local = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         local = False
-    if not local and loopback_agent is not None:
+    if local:
+        return
+    if loopback_agent is not None:
         raise ConfigError(
             f"{host} can be reached from other machines; requests without a key are for loopback addresses only. "
             "Leave --loopback-agent out, or listen on 127.0.0.1.",
+            file="command line",
+            key="--host",
+        )
+    if not hosts:
+        raise ConfigError(
+            f"{host} can be reached from other machines; say under which names they may, with --allow-host NAME, "
+            "or listen on 127.0.0.1.",
             file="command line",
             key="--host",
         )
@@ -112,12 +66,14 @@ class GatewayServer(uvicorn.Server):
         app: App,
         *,
         head_deadline_s: float = HEAD_DEADLINE_S,
+        stall_deadline_s: float = STALL_DEADLINE_S,
         on_listening: Callable[[], None] = lambda: None,
         stop_within_s: int = 10,
     ) -> None:
         config = uvicorn.Config(
             app,
-            http=protocol_with(head_deadline_s),
+            http=protocol_with(head_deadline_s=head_deadline_s, stall_deadline_s=stall_deadline_s),
+            ws="none",
             loop="none",
             lifespan="off",
             log_config=None,
@@ -126,7 +82,6 @@ class GatewayServer(uvicorn.Server):
             date_header=True,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_within_s,
-            h11_max_incomplete_event_size=None,
         )
         super().__init__(config)
         self._on_listening = on_listening
