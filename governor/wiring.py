@@ -15,6 +15,7 @@ from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore, shipped_folder
 from governor.runtime import Governor, RuntimeConfig
 from governor.settings import Home, Secret
+from governor.store.database import sqlite_url
 from governor.store.home_id import ensure_home_id
 from governor.store.model import StoreHealth
 from governor.store.turnlog import SqlTurnLog
@@ -75,7 +76,7 @@ def assembled(
             loop.call_soon_threadsafe(governor.on_store_health, health)
 
     turn_log = SqlTurnLog(
-        database or f"sqlite:///{home.database}", home_id=ensure_home_id(home.root), on_health_change=tell
+        database or sqlite_url(home.database), home_id=ensure_home_id(home.root), on_health_change=tell
     )
     try:
         governor = Governor(
@@ -89,6 +90,7 @@ def assembled(
             admin_token=admin_token,
             secrets=() if target.key is None else (target.key,),
         )
+        governor.on_store_health(turn_log.health())
         yield governor, turn_log
     finally:
         left = turn_log.close(CLOSE_LOG_S)

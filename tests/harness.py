@@ -19,6 +19,7 @@ from governor.runtime import Governor, RuntimeConfig
 from governor.schedule.turns import EngineMode
 from governor.settings import Home, Secret
 from governor.snapshot import Snapshot
+from governor.store.database import sqlite_url
 from governor.store.model import StoredTurn, TurnClosed
 from governor.store.query import TurnLogReader
 from governor.store.turnlog import SqlTurnLog
@@ -37,7 +38,7 @@ class Governed:
         self.home = home
         self.governor = governor
         self._turn_log = turn_log
-        self._reader = TurnLogReader(f"sqlite:///{home.database}")
+        self._reader = TurnLogReader(sqlite_url(home.database))
 
     def client(self, agent: str | None = "alice", **options: Any) -> httpx.AsyncClient:
         """An HTTP client with the agent's key, or without one."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import openai
 import typer
-from openai.types.chat import ChatCompletionMessageParam
 
 from governor.cli.console import Exit, err, fail, told_errors
 from governor.cli.options import HomeOption
 from governor.cli.owner import read_owner_key
 from governor.cli.status import the_running
+
+if TYPE_CHECKING:
+    import openai
+    from openai.types.chat import ChatCompletionMessageParam
 
 
 def chat(
@@ -28,6 +30,8 @@ def chat(
     governor chat 'Why is the sky blue?'
     governor chat                          a conversation; ends with Ctrl-D
     """
+    import openai  # noqa: PLC0415 - half a second, and other commands do not need it
+
     with told_errors():
         note = the_running(home)
         key = read_owner_key(home)
@@ -72,6 +76,8 @@ def _turn(
     max_tokens: int | None,
 ) -> None:
     """One message and its answer, printed as it comes. Ctrl-C ends the answer, not the conversation."""
+    import openai  # noqa: PLC0415 - as above
+
     history.append({"role": "user", "content": message})
     pieces: list[str] = []
     stream = client.chat.completions.create(

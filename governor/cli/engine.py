@@ -7,13 +7,13 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import msgspec
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from governor.cli.console import err
+from governor.cli.up import EngineOptions
 from governor.gateway.engine_watch import ProcessListener
 from governor.schedule.turns import EngineMode
-from governor.settings import Home, Secret
+from governor.settings import Home
 from governor.tokens.counter import Counter
 from governor.tokens.load import load_gguf
 from governor.wiring import EngineTarget
@@ -31,17 +31,6 @@ _MODES = {
     EngineState.STOPPED: EngineMode.DOWN,
 }
 """A supervisor that is about to restart the engine makes it one that comes."""
-
-
-class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line."""
-
-    upstream: str | None = None
-    upstream_key: Secret | None = None
-    window_tokens: int | None = None
-    model: str | None = None
-    context_tokens: int | None = None
-    slots: int = 2
 
 
 class StartedEngine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -14,8 +14,10 @@ from governor.cli.console import Exit, fail, milliseconds, out, plain_table, pri
 from governor.cli.options import HomeOption, JsonOption
 from governor.settings import Home
 from governor.store.model import StoredTurn
-from governor.store.query import TurnLogReader, UsageSummary
 from governor.types import TurnState
+
+if TYPE_CHECKING:
+    from governor.store.query import TurnLogReader, UsageSummary
 
 _SPAN = re.compile(r"(\d+)([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -37,7 +39,10 @@ def _since(span: str | None) -> float | None:
 def _reader(home: Home, database: str | None) -> TurnLogReader:
     if database is None and not home.database.exists():
         fail(f"there is no turn log in {home.root} yet; 'governor up' makes it", Exit.NOT_RUNNING)
-    return TurnLogReader(database or f"sqlite:///{home.database}")
+    from governor.store.database import sqlite_url  # noqa: PLC0415 - SQLAlchemy takes a quarter of a second
+    from governor.store.query import TurnLogReader  # noqa: PLC0415
+
+    return TurnLogReader(database or sqlite_url(home.database))
 
 
 def log(
