@@ -95,6 +95,8 @@ class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     margin: int = 0
     """The true count is at most ``tokens + margin`` and at least ``tokens - margin``. 0 means exact."""
+    margin_below: int | None = None
+    """How far the true count may lie under ``tokens``, where less than ``margin`` is known; ``None`` means ``margin``."""
     source: str = "estimate"
     """``engine`` (its tokenizer was asked), ``tokenizer`` (the model's own, run here), ``usage`` (a reported
     figure plus what was added since) or ``estimate`` (characters)."""
@@ -102,6 +104,10 @@ class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def upper(self) -> int:
         return self.tokens + self.margin
+
+    @property
+    def lower(self) -> int:
+        return max(0, self.tokens - (self.margin if self.margin_below is None else self.margin_below))
 
     @property
     def exact(self) -> bool:

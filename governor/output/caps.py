@@ -69,14 +69,13 @@ def decide_cap(
     if window_tokens is None:
         return CapDecision(tokens=tokens, requested=requested, reason=reason, window_tokens=None)
     floor = min(policy.output.floor, tokens)
-    least_prompt = prompt.tokens - prompt.margin
     self_clamped = (
         tools_usable
         and requested is not None
         and requested < policy.output.floor
         and prompt.tokens > window_tokens // 2
     )
-    if least_prompt + floor > window_tokens or self_clamped:
+    if prompt.lower + floor > window_tokens or self_clamped:
         raise ContextOverflow(
             prompt_tokens=prompt.tokens, window_tokens=window_tokens, reserve_tokens=policy.output.floor
         )

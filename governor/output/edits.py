@@ -27,7 +27,7 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...] = ()
     """Fields set by us."""
     dropped: tuple[str, ...] = ()
-    """Fields left out, because this engine fails on them."""
+    """Fields left out, because this engine fails on them or would take them for another cap."""
 
 
 def edit(
@@ -44,7 +44,8 @@ def edit(
     changes |= _message_changes(request, policy)
     changes |= _thinking_changes(request, thinking_tokens, capabilities)
     changes |= {name: msgspec.json.encode(value) for name, value in policy.sampling.items()}
-    dropped = tuple(name for name in request.json.names() if name in capabilities.dropped_fields)
+    never_sent = capabilities.dropped_fields.union(capabilities.shadow_cap_fields)
+    dropped = tuple(name for name in request.json.names() if name in never_sent)
     body = request.json.edited(changes | dict.fromkeys(dropped))
     changed = tuple(sorted(set(changes) - set(dropped)))
     return Edits(body=body, changed=changed, dropped=dropped)

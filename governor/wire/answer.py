@@ -6,6 +6,7 @@ event was; it never raises on odd input, it counts it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
 
@@ -96,6 +97,7 @@ class ChatReader:
 
     def __init__(self) -> None:
         self.answer = Answer()
+        self._usage_of_choice: dict[int, Usage] = {}
 
     def on_data(self, data: bytes) -> Seen:
         """One event's data, or a whole plain answer."""
@@ -112,7 +114,7 @@ class ChatReader:
             answer.error = _error_object(chunk.error)
             return Seen.ERROR
         if chunk.usage is not None:
-            answer.usage = merged(answer.usage, to_usage(chunk.usage, _tiers(chunk.sglext)))
+            self._on_usage(to_usage(chunk.usage, _tiers(chunk.sglext)), chunk.choices)
         if not chunk.choices:
             return Seen.OTHER if chunk.usage is None else Seen.USAGE_ONLY
         before = answer.generated_bytes
@@ -123,6 +125,19 @@ class ChatReader:
             return Seen.OTHER
         answer.content_events += 1
         return Seen.CONTENT
+
+    def _on_usage(self, usage: Usage, choices: Any) -> None:
+        """Reports are cumulative, so the last one counts. One beside a single choice is about that choice: with
+        ``n`` > 1 and ``continuous_usage_stats``, vLLM and SGLang report each choice by itself until the last."""
+        match choices:
+            case [{"index": int(index)}]:
+                self._usage_of_choice[index] = merged(self._usage_of_choice.get(index, Usage()), usage)
+                usage = msgspec.structs.replace(
+                    usage,
+                    completion_tokens=_sum(each.completion_tokens for each in self._usage_of_choice.values()),
+                    reasoning_tokens=_sum(each.reasoning_tokens for each in self._usage_of_choice.values()),
+                )
+        self.answer.usage = merged(self.answer.usage, usage)
 
     def _on_choice(self, choice: dict[str, Any]) -> None:
         answer = self.answer
@@ -139,6 +154,11 @@ class ChatReader:
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict):
                 answer.tool_bytes += _size(function.get("name")) + _size(function.get("arguments"))
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _content_size(content: Any) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from governor.wire.jsonobject import JsonObject
+
 _ANY = msgspec.json.Decoder()
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
@@ -55,13 +57,8 @@ def with_one_system(messages: Sequence[bytes | msgspec.Raw], roles: Sequence[str
 
 
 def without_reasoning(messages: Sequence[bytes | msgspec.Raw], roles: Sequence[str]) -> list[bytes]:
-    """Assistant messages without their reasoning; all others, and those that have none, byte for byte."""
-    out = []
-    for raw, role in zip(messages, roles, strict=True):
-        message = decode(raw) if role == "assistant" else None
-        if isinstance(message, dict) and any(field in message for field in _REASONING_FIELDS):
-            kept = {key: value for key, value in message.items() if key not in _REASONING_FIELDS}
-            out.append(msgspec.json.encode(kept))
-        else:
-            out.append(bytes(raw))
-    return out
+    """Assistant messages without their reasoning, all else byte for byte. Raises ``BadRequest`` on a repeated key."""
+    return [
+        JsonObject(bytes(raw)).edited(dict.fromkeys(_REASONING_FIELDS)) if role == "assistant" else bytes(raw)
+        for raw, role in zip(messages, roles, strict=True)
+    ]
