@@ -8,8 +8,9 @@ that grew by one message costs that message.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import deque
+from collections import OrderedDict, deque
 from threading import Lock
 from typing import Any, Protocol
 
@@ -28,7 +29,10 @@ __all__ = [
 
 _REMEMBERED_MESSAGES = 65_536
 _SAMPLES = 32
+_REMEMBERED_COUNTS = 256
 _ENOUGH_RATIOS = 4
+_LIKE = 0.2
+"""Prompts whose compositions differ by less are taken to be alike."""
 _ENOUGH_ERRORS = 3
 
 
@@ -74,8 +78,8 @@ class EstimateCounter:
     def __init__(self, *, image: ImageCost | None = None) -> None:
         self._image = (image or ImageCost()).range
         self._messages: Remembered[bytes, Range] = Remembered(_REMEMBERED_MESSAGES)
-        self._ratios: deque[float] = deque(maxlen=_SAMPLES)
-        self._ratio = 1.0
+        self._counted: OrderedDict[TokenCount, Range] = OrderedDict()
+        self._samples: deque[tuple[Range, float]] = deque(maxlen=_SAMPLES)
         self._lock = Lock()
 
     def count(self, prompt: PromptParts) -> TokenCount:
@@ -84,18 +88,22 @@ class EstimateCounter:
             change = self._sum(prompt, known.messages)
             for raw in known.removed:
                 change = change.less(self._messages.get(digest_message(raw), lambda raw=raw: self.message(raw)))  # type: ignore[misc]
-            return self._counted(known.prompt_tokens + change.usual * self._ratio, change, "usage")
+            return self._judge(change, known.prompt_tokens, "usage")
         total = self._sum(prompt, 0).plus(_PROMPT_FRAME)
         if prompt.tools is not None:
             total = total.plus(_tools_range(prompt.tools))
-        return self._counted(total.usual * self._ratio, total, "estimate")
+        counted = self._judge(total, 0, "estimate")
+        with self._lock:
+            self._counted[counted] = total
+            if len(self._counted) > _REMEMBERED_COUNTS:
+                self._counted.popitem(last=False)
+        return counted
 
     def learn(self, counted: TokenCount, reported_prompt_tokens: int) -> None:
-        if counted.source != "estimate" or counted.tokens <= 0 or reported_prompt_tokens <= 0:
-            return
         with self._lock:
-            self._ratios.append(self._ratio * reported_prompt_tokens / counted.tokens)
-            self._ratio = statistics.median(self._ratios)
+            total = self._counted.get(counted)
+            if total is not None and total.usual > 0 and reported_prompt_tokens > 0:
+                self._samples.append((total, reported_prompt_tokens / total.usual))
 
     def message(self, raw: bytes) -> Range:
         """The range of one message, its framing included. Pure."""
@@ -121,21 +129,25 @@ class EstimateCounter:
             total = total.plus(self._messages.get(digest, lambda raw=raw: self.message(raw)))  # type: ignore[misc]
         return total
 
-    def _counted(self, tokens: float, total: Range, source: str) -> TokenCount:
-        margin = self._margin(total)
-        below = round((total.usual - total.least) * max(1.0, self._ratio))
-        return TokenCount(tokens=max(0, round(tokens)), margin=margin, margin_below=min(margin, below), source=source)
-
-    def _margin(self, total: Range) -> int:
-        """The classes' own bounds; once enough answers were seen, the spread seen, but never under a third of those."""
-        prior = total.margin
+    def _judge(self, total: Range, known_tokens: int, source: str) -> TokenCount:
+        """The classes' own bounds, narrowed where answers to prompts of like composition were seen: then to twice
+        their spread, but never to less than half."""
         with self._lock:
-            ratios = tuple(self._ratios)
-        if len(ratios) < _ENOUGH_RATIOS:
-            return round(prior * max(1.0, self._ratio))
-        spread = max(abs(ratio / self._ratio - 1) for ratio in ratios)
-        seen = abs(total.usual) * self._ratio * max(0.02, 1.5 * spread)
-        return round(max(seen, prior / 3))
+            ratios = [ratio for seen, ratio in self._samples if seen.unlike(total) <= _LIKE]
+        tokens, narrowed = total.usual, False
+        if len(ratios) >= _ENOUGH_RATIOS:
+            middle = statistics.median(ratios)
+            tokens, narrowed = min(max(total.usual * middle, total.least), total.greatest), True
+        above, below = total.greatest - tokens, tokens - total.least
+        if narrowed:
+            spread = abs(tokens) * 2 * max(abs(ratio / middle - 1) for ratio in ratios)
+            above, below = (min(side, max(spread, side / 2)) for side in (above, below))
+        return TokenCount(
+            tokens=max(0, round(known_tokens + tokens)),
+            margin=math.ceil(max(above, below)),
+            margin_below=math.ceil(below),
+            source=source,
+        )
 
 
 def _text_range(value: object) -> Range:
