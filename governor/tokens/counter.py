@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import OrderedDict, deque
+from contextlib import suppress
 from threading import Lock
 from typing import Any, Protocol
 
@@ -195,10 +196,10 @@ class TokenizerCounter:
 
     def count(self, prompt: PromptParts) -> TokenCount:
         try:
-            tokens, images = self._added_up(prompt) if self._framing.additive else self._whole(prompt)
+            tokens, images = self._exactly(prompt)
         except (TemplateFailed, _Unreadable):
             return self._estimate.count(prompt)
-        tokens += self._offset
+        tokens = max(0, tokens + self._offset)
         slack = self._slack(tokens)
         if not images:
             return TokenCount(tokens=tokens, margin=slack, source="tokenizer")
@@ -219,6 +220,13 @@ class TokenizerCounter:
         unproven = 0 if self._proven else max(1, tokens // 1000)
         with self._lock:
             return max((abs(error - self._offset) for error in self._errors), default=unproven)
+
+    def _exactly(self, prompt: PromptParts) -> tuple[int, int]:
+        """Tokens and images of the prompt. A message that the template refuses out of its place may do in it."""
+        if self._framing.additive:
+            with suppress(TemplateFailed):
+                return self._added_up(prompt)
+        return self._whole(prompt)
 
     def _added_up(self, prompt: PromptParts) -> tuple[int, int]:
         messages, tools = prompt.messages, prompt.tools

@@ -52,11 +52,11 @@ _RATES = (
     Range(0.01, 0.06, 0.6),  # one mark or space many times over: rules, deep indents
     Range(0.1, 0.7, 0.96),  # bytes of other long unbroken runs: base64, hashes
     Range(0.12, 0.24, 0.42),  # letters
-    Range(0.3, 0.8, 1.1),  # digits
+    Range(0.3, 0.8, 1.15),  # digits
     Range(0.0, 0.1, 0.4),  # white space
     Range(0.05, 0.6, 1.05),  # all other bytes of ASCII
     Range(0.2, 0.5, 1.1),  # characters of two bytes
-    Range(0.3, 0.9, 2.4),  # characters of three bytes
+    Range(0.3, 0.9, 2.6),  # characters of three bytes
     Range(0.6, 2.2, 4.0),  # characters of four bytes
 )
 

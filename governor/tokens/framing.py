@@ -135,10 +135,20 @@ class Framing:
         return total + sum(self.message(message, before) for message, before in zip(messages[1:], kinds, strict=False))
 
     def _is_additive(self) -> bool:
-        try:
-            return all(self.added_up(talk, tools) == self.whole(talk, tools) for talk, tools in _trials())
-        except TemplateFailed:
-            return False
+        """True if no trial that the template takes counts differently; false if it takes none."""
+        agreed = False
+        for talk, tools in _trials():
+            try:
+                whole = self.whole(talk, tools)
+            except TemplateFailed:
+                continue
+            try:
+                agreed = self.added_up(talk, tools) == whole
+            except TemplateFailed:
+                agreed = False
+            if not agreed:
+                return False
+        return agreed
 
 
 def _trials() -> list[tuple[list[Message], list[Any] | None]]:
@@ -154,6 +164,7 @@ def _trials() -> list[tuple[list[Message], list[Any] | None]]:
         ([_SYSTEM, _USER], None),
         (long_talk, None),
         ([_USER, _ANSWER, _USER, _USER, {**_ANSWER, "content": "a\n"}, _USER], None),
+        ([_SYSTEM, _USER, _SYSTEM, _USER, _ANSWER, _SYSTEM], None),
         ([_SYSTEM, _USER, thinking, _USER], None),
         ([_SYSTEM, _USER, inline, _USER], None),
         (loop, None),

@@ -45,6 +45,15 @@ THINKING = (
 )
 
 
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'tool' and (loop.first or loop.previtem.tool_calls | length != 2) %}"
+    "{{ raise_exception('a result answers two calls') }}{% endif %}"
+    "{% if m.role == 'user' and not loop.first and loop.previtem.role == 'user' %}"
+    "{{ raise_exception('twice') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+)
+
+
 @cache
 def tokenizer() -> BpeTokenizer:
     return from_gguf(smollm2_metadata())
@@ -105,6 +114,17 @@ def test_a_growing_conversation_counts_as_its_whole_rendering(template: str | No
         parts = PromptParts(messages=LOOP[:length], tools=tools)
         rendered = [whole.prepare(msgspec.json.decode(message)) for message in parts.messages]
         assert grown.count(parts).tokens == whole.whole(rendered, offered)
+
+
+def test_a_message_that_is_refused_out_of_its_place_is_counted_in_it() -> None:
+    counter, whole = exact_counter(STRICT), framing(STRICT)
+    talk = LOOP[:4]
+
+    counted = counter.count(PromptParts(messages=talk))
+
+    assert whole.additive
+    assert counted.source == "tokenizer"
+    assert counted.tokens == whole.whole([whole.prepare(msgspec.json.decode(message)) for message in talk], None)
 
 
 def test_digests_given_by_the_caller_change_nothing() -> None:
