@@ -26,10 +26,12 @@ from governor.gateway.engine_watch import EngineWatch, WatchTimes
 from governor.gateway.generate import Services
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Planner
+from governor.gateway.relay import AnswerLimits
 from governor.gateway.server import GatewayServer
 from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore
+from governor.redact import Redactor
 from governor.schedule.loop import Admission
 from governor.schedule.turns import EngineMode
 from governor.settings import Secret
@@ -57,6 +59,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     loopback_agent: AgentName | None = None
     """Agent of requests without a key; ``None`` refuses them."""
     body_limits: BodyLimits = BodyLimits()
+    answer_limits: AnswerLimits = AnswerLimits()
     watch_times: WatchTimes = WatchTimes()
     head_deadline_s: float = HEAD_DEADLINE_S
     stall_deadline_s: float = STALL_DEADLINE_S
@@ -89,7 +92,8 @@ class Governor:
         self.events = EventLog()
         self.metrics = Metrics()
         self.admission = Admission(clock)
-        self.book = TurnBook(clock, turn_log, self.events, self.metrics)
+        redactor = Redactor((admin_token, *secrets))
+        self.book = TurnBook(clock, turn_log, self.events, self.metrics, redactor)
         self.sessions = SessionIndex()
         self.watch = EngineWatch(
             engine,
@@ -111,7 +115,8 @@ class Governor:
             book=self.book,
             clock=clock,
             body_limits=config.body_limits,
-            secrets=(admin_token, *secrets),
+            answer_limits=config.answer_limits,
+            redactor=redactor,
             loopback_agent=config.loopback_agent,
         )
         app = build_app(

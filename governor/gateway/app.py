@@ -17,7 +17,10 @@ from governor.gateway.generate import GenerateRoute, Services
 from governor.gateway.guard import Guard
 from governor.gateway.http import App
 from governor.gateway.metrics import Metrics
+from governor.wire import failures
 from serve.engine import Endpoint
+
+_ENDPOINTS = {endpoint.value: endpoint for endpoint in Endpoint}
 
 
 def build_app(
@@ -45,7 +48,10 @@ def build_app(
         """A refusal before anything of an answer was sent."""
         refusal = error if isinstance(error, GovernorError) else _in_our_shape(request, error)
         metrics.on_refused(refusal.code)
-        return Response(refusal.body(), refusal.status, refusal.headers(), refusal.content_type)
+        endpoint = _ENDPOINTS.get(request.url.path)
+        body = refusal.body() if endpoint is None else failures.error_body(endpoint, refusal)
+        allow = (error.headers or {}) if isinstance(error, HTTPException) else {}
+        return Response(body, refusal.status, {**allow, **refusal.headers()}, refusal.content_type)
 
     handlers = {GovernorError: on_refused, HTTPException: on_refused, Exception: on_refused}
     app = Starlette(routes=routes, exception_handlers=handlers)

@@ -8,6 +8,7 @@ connection, the lease and the turn, in that order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any
@@ -21,14 +22,14 @@ from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.http import Receive, Scope, Send, headers_of
 from governor.gateway.planner import Planner, TurnPlan, check_model
-from governor.gateway.relay import Relay
+from governor.gateway.relay import AnswerLimits, Relay
 from governor.gateway.reply import Reply
 from governor.gateway.turn import Turn, TurnBook
 from governor.policy.loader import PolicyStore
 from governor.policy.model import Policy
+from governor.redact import Redactor
 from governor.schedule.loop import Admission
 from governor.schedule.turns import TurnArrived
-from governor.settings import Secret
 from governor.types import AgentName
 from governor.wire.answer import reader_for
 from governor.wire.request import GenerationRequest, parse
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 _FORWARDED_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta", "traceparent")
 _ATTEMPTS = 2
 """A turn that the engine did not even accept asks once more, after waiting for the engine to come back."""
+_RESTART_S = 5
+_LAST_WORDS_S = 1.0
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -53,8 +56,9 @@ class Services(msgspec.Struct, frozen=True):
     book: TurnBook
     clock: Clock
     body_limits: BodyLimits
-    secrets: tuple[Secret, ...] = ()
-    """Values that must never reach a client, whatever an engine echoes."""
+    answer_limits: AnswerLimits
+    redactor: Redactor
+    """Takes out what must never reach a client, whatever an engine echoes."""
     loopback_agent: AgentName | None = None
 
 
@@ -73,7 +77,9 @@ class GenerateRoute:
             body = await read_json_body(receive, headers, s.body_limits)
         except ClientLeft:
             return
-        reply = Reply(send, self._endpoint, s.clock, s.secrets)
+        except asyncio.CancelledError as error:
+            raise _stopping() from error
+        reply = Reply(send, self._endpoint, s.clock, s.redactor)
         turn = s.book.open(agent, self._endpoint.value, len(body))
         try:
             with turn:
@@ -81,7 +87,7 @@ class GenerateRoute:
         except GovernorError:
             pass  # the client has been told, and the turn's row says why
         except asyncio.CancelledError:
-            if not turn.client_gone:
+            if not turn.client_gone and not reply.finished:
                 raise
 
     async def _serve(self, turn: Turn, reply: Reply, body: bytes, headers: Mapping[str, str]) -> None:
@@ -96,6 +102,12 @@ class GenerateRoute:
             told = InternalError("The governor failed on this request; its log says how.")
             await reply.fail(told)
             raise told from error
+        except asyncio.CancelledError:
+            if not turn.client_gone:
+                with contextlib.suppress(TimeoutError):  # a client that does not read does not delay the end
+                    async with asyncio.timeout(_LAST_WORDS_S):
+                        await reply.fail(_stopping())
+            raise
         finally:
             turn.http_status, turn.response_bytes = reply.status, reply.bytes_sent
 
@@ -177,12 +189,18 @@ class GenerateRoute:
             reply,
             reader,
             self._services.clock,
+            self._services.answer_limits,
             strip_usage=not request.wants_usage,
             overflow=overflow,
             on_first_token=turn.on_first_token,
         )
         async with self._services.engine.open(call) as answer:
             await relay.run(answer)
+
+
+def _stopping() -> UpstreamUnavailable:
+    """For a client whose request the server cancels because the governor ends."""
+    return UpstreamUnavailable("The governor is stopping.", retry_after_s=_RESTART_S)
 
 
 def _announce(reply: Reply, plan: TurnPlan) -> None:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+import msgspec
+
 from governor.clock import Clock
 from governor.errors import ContextOverflow, GovernorError, UpstreamCut, UpstreamError, UpstreamRefused, UpstreamTimeout
 from governor.gateway.http import EVENT_STREAM, JSON
@@ -20,12 +22,21 @@ from governor.wire.answer import Reader, Seen
 from governor.wire.sse import SseEvent, SseSplitter
 from serve.engine import EngineAnswer
 
-MAX_PLAIN_BYTES = 64 * 1024 * 1024
-EVENT_DEADLINE_S = 120.0
-"""An event that has begun must end within this, or an engine that dribbles would hold a turn for ever."""
 _DRAIN_S = 0.25
 _PASSED_HEADERS = ("content-type", "content-encoding")
 _ERROR_HEADERS = ("content-encoding", "retry-after")
+
+
+class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an engine may answer, and how long a part of it may take: one that dribbles would hold a turn for ever.
+    A single event's size is bounded by the splitter."""
+
+    max_plain_bytes: int = 64 * 1024 * 1024
+    """Of an answer that is not streamed."""
+    plain_deadline_s: float = 600.0
+    """From the head to the end of such an answer. Some servers send the head at once and spaces while they generate."""
+    event_deadline_s: float = 120.0
+    """From the first byte of a streamed event to its last."""
 
 
 class Overflow(Protocol):
@@ -42,6 +53,7 @@ class Relay:
         reply: Reply,
         reader: Reader,
         clock: Clock,
+        limits: AnswerLimits,
         *,
         strip_usage: bool,
         overflow: Overflow,
@@ -50,6 +62,7 @@ class Relay:
         self._reply = reply
         self._reader = reader
         self._clock = clock
+        self._limits = limits
         self._strip_usage = strip_usage
         self._overflow = overflow
         self.on_first_token = on_first_token
@@ -81,12 +94,16 @@ class Relay:
         await self._reply.send_whole(200, body, {"content-type": JSON, **headers})
 
     async def _whole(self, answer: EngineAnswer) -> bytes:
-        pieces, size = [], 0
-        async for chunk in answer.chunks():
-            size += len(chunk)
-            if size > MAX_PLAIN_BYTES:
-                raise UpstreamError(f"The engine answered with more than {MAX_PLAIN_BYTES} bytes.")
-            pieces.append(chunk)
+        pieces, size, limits = [], 0, self._limits
+        try:
+            async with asyncio.timeout(limits.plain_deadline_s):
+                async for chunk in answer.chunks():
+                    size += len(chunk)
+                    if size > limits.max_plain_bytes:
+                        raise UpstreamError(f"The engine answered with more than {limits.max_plain_bytes} bytes.")
+                    pieces.append(chunk)
+        except TimeoutError as error:
+            raise UpstreamTimeout("The engine began an answer and did not end it.") from error
         return b"".join(pieces)
 
     async def _stream(self, answer: EngineAnswer) -> None:
@@ -102,7 +119,7 @@ class Relay:
             now = self._clock.monotonic()
             if events or not splitter.rest:
                 event_began = now
-            elif now - event_began > EVENT_DEADLINE_S:
+            elif now - event_began > self._limits.event_deadline_s:
                 raise UpstreamTimeout("The engine began an event and did not end it.")
         if not ended and splitter.rest:  # some servers forget the last blank line
             await self._relay_events(splitter.feed(b"\n\n"))
@@ -119,7 +136,8 @@ class Relay:
                 if event.is_comment and self._reply.started:
                     out.append(event.raw)
                 continue
-            match self._reader.on_data(event.data):
+            seen = self._reader.on_data(event.data)
+            match seen:
                 case Seen.JUNK:
                     continue
                 case Seen.USAGE_ONLY if self._strip_usage:
@@ -134,7 +152,7 @@ class Relay:
                     ended = True
                 case Seen.CONTENT:
                     self.on_first_token()
-            out.append(event.raw)
+            out.append(self._reply.redacted(event.raw) if seen is Seen.ERROR else event.raw)
             if ended:
                 break
         if out:

@@ -7,7 +7,7 @@ status, never an invented finish. Nothing is held back: what is written is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -16,7 +16,7 @@ from governor.clock import Clock
 from governor.errors import GovernorError
 from governor.gateway.http import EVENT_STREAM, Send, send_body, start_message
 from governor.policy.model import KeepAlive, StreamPolicy
-from governor.settings import Secret
+from governor.redact import Redactor
 from governor.wire import failures, sse
 from serve.engine import Endpoint
 
@@ -26,11 +26,11 @@ _STREAM_HEADERS = {"content-type": EVENT_STREAM, "cache-control": "no-cache", "x
 class Reply:
     """One HTTP answer. Not for use by several writers at once, but for :meth:`kept_alive`'s own."""
 
-    def __init__(self, send: Send, endpoint: Endpoint, clock: Clock, secrets: Sequence[Secret] = ()) -> None:
+    def __init__(self, send: Send, endpoint: Endpoint, clock: Clock, redactor: Redactor) -> None:
         self._send = send
         self._endpoint = endpoint
         self._clock = clock
-        self._secrets = secrets
+        self._redactor = redactor
         self._last_sent = clock.monotonic()
         self._finished = False
         self.headers: dict[str, str] = {}
@@ -75,17 +75,15 @@ class Reply:
         if self._finished:
             return
         if self.started:
-            await self.write(self._clean(failures.error_event(self._endpoint, error)))
+            await self.write(self.redacted(failures.error_event(self._endpoint, error)))
             await self.finish()
         else:
             headers = {"content-type": error.content_type, **error.headers()}
-            await self.send_whole(error.status, self._clean(failures.error_body(self._endpoint, error)), headers)
+            await self.send_whole(error.status, self.redacted(failures.error_body(self._endpoint, error)), headers)
 
-    def _clean(self, body: bytes) -> bytes:
+    def redacted(self, error: bytes) -> bytes:
         """An engine may echo its key in an error; the client must not see it."""
-        for secret in self._secrets:
-            body = body.replace(secret.reveal().encode(), b"***")
-        return body
+        return self._redactor.data(error)
 
     @asynccontextmanager
     async def kept_alive(self, policy: StreamPolicy, model: str) -> AsyncIterator[None]:

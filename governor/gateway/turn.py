@@ -18,10 +18,12 @@ from governor.clock import Clock
 from governor.errors import GovernorError, InternalError, UpstreamError
 from governor.gateway.metrics import Metrics
 from governor.output.caps import CapDecision
+from governor.redact import Redactor
 from governor.snapshot import AgentView, TurnView
 from governor.store.model import TurnClosed, TurnLog, TurnOpened
 from governor.tokens.chain import Located
 from governor.types import AgentName, TokenCount, TurnId, TurnKind, TurnState, Usage
+from governor.visible import LONGEST_NAME, LONGEST_REASON, visible
 from governor.wire.answer import Answer
 
 log = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ class Turn:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         state, code, reason = self._end_of(error)
-        self._close(state, code, reason)
+        self._close(state, code, None if reason is None else self._book.noted(reason))
 
     def on_queued(self, reason: str) -> None:
         """The turn has to wait."""
@@ -112,7 +114,7 @@ class Turn:
         if answer.ended_well and (error is None or isinstance(error, asyncio.CancelledError)):
             return (TurnState.TRUNCATED if answer.truncated else TurnState.OK), None, None
         if answer.error is not None and (error is None or isinstance(error, asyncio.CancelledError)):
-            return TurnState.UPSTREAM_ERROR, UpstreamError.code, str(answer.error.get("message", ""))[:500]
+            return TurnState.UPSTREAM_ERROR, UpstreamError.code, str(answer.error.get("message", ""))
         match error:
             case UpstreamError():
                 return TurnState.UPSTREAM_ERROR, error.code, error.message
@@ -152,12 +154,12 @@ class Turn:
             session=located.session_id if located else None,
             kind=self.kind,
             shape=located.shape if located else None,
-            model=self.model,
+            model=None if self.model is None else visible(self.model, LONGEST_NAME),
             stream=self.stream,
             http_status=self.http_status,
             error_code=code,
             reason=reason,
-            finish_reason=answer.finish_reason,
+            finish_reason=None if answer.finish_reason is None else visible(answer.finish_reason, LONGEST_NAME),
             usage=usage,
             prompt_tokens_counted=count.tokens if count else None,
             prompt_tokens_margin=count.margin if count else None,
@@ -201,8 +203,11 @@ class _Totals(msgspec.Struct):
 class TurnBook:
     """Opens and closes turns; tells the log, the metrics and the event log. Lives on one event loop."""
 
-    def __init__(self, clock: Clock, turn_log: TurnLog, event_log: events.EventLog, metrics: Metrics) -> None:
+    def __init__(
+        self, clock: Clock, turn_log: TurnLog, event_log: events.EventLog, metrics: Metrics, redactor: Redactor
+    ) -> None:
         self.clock = clock
+        self._redactor = redactor
         self.events = event_log
         self._log = turn_log
         self._metrics = metrics
@@ -232,6 +237,10 @@ class TurnBook:
         self._log.opened(TurnOpened(turn_id=turn.turn_id, agent=agent, route=route, opened_at=now))
         self.events.publish(events.TurnStarted(at=now, turn_id=turn.turn_id, agent=agent, route=route))
         return turn
+
+    def noted(self, reason: str) -> str:
+        """A reason as it may be recorded: it may quote an engine, which may quote its key."""
+        return visible(self._redactor.text(reason), LONGEST_REASON)
 
     def on_closed(self, turn: Turn, record: TurnClosed) -> None:
         """Called by the turn, once."""

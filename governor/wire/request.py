@@ -137,6 +137,8 @@ def _messages(json: JsonObject, allowed: frozenset[str]) -> tuple[tuple[msgspec.
         heads = _HEADS.decode(json.raw("messages") or _NULL)
     except msgspec.ValidationError as error:
         raise BadRequest("'messages' must be a list of objects.", param="messages") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"'messages' is not valid JSON: {error}.", param="messages") from error
     roles = []
     for index, head in enumerate(heads):
         if not isinstance(head.role, str) or head.role not in allowed:
@@ -181,10 +183,24 @@ def _chat(json: JsonObject) -> GenerationRequest:
     )
 
 
+def _text_or_list(json: JsonObject, name: str) -> msgspec.Raw | None:
+    raw = json.raw(name)
+    if raw is None or bytes(raw) == _NULL:
+        return None
+    if bytes(raw)[:1] not in {b'"', b"["}:
+        raise BadRequest(f"'{name}' must be a string or a list.", param=name)
+    return raw
+
+
+def _required(json: JsonObject, name: str) -> msgspec.Raw:
+    raw = _text_or_list(json, name)
+    if raw is None:
+        raise BadRequest(f"'{name}' is missing.", param=name)
+    return raw
+
+
 def _completions(json: JsonObject) -> GenerationRequest:
-    prompt = json.raw("prompt")
-    if prompt is None or bytes(prompt) == _NULL:
-        raise BadRequest("'prompt' is missing.", param="prompt")
+    prompt = _required(json, "prompt")
     return GenerationRequest(
         endpoint=Endpoint.COMPLETIONS,
         json=json,
@@ -199,9 +215,7 @@ def _completions(json: JsonObject) -> GenerationRequest:
 
 
 def _responses(json: JsonObject) -> GenerationRequest:
-    given = json.raw("input")
-    if given is None or bytes(given) == _NULL:
-        raise BadRequest("'input' is missing.", param="input")
+    given = _required(json, "input")
     items = _items(json, "input") if bytes(given).startswith(b"[") else (given,)
     tools, usable = _tools(json)
     return GenerationRequest(
@@ -213,7 +227,7 @@ def _responses(json: JsonObject) -> GenerationRequest:
         caps=_caps(json, "max_output_tokens"),
         messages=items,
         roles=("",) * len(items),
-        system=json.raw("instructions"),
+        system=_text_or_list(json, "instructions"),
         tools=tools,
         tools_usable=usable,
         cache_key=_text(json, "prompt_cache_key"),
@@ -233,7 +247,7 @@ def _anthropic(endpoint: Endpoint) -> Callable[[JsonObject], GenerationRequest]:
             caps=_caps(json, "max_tokens"),
             messages=messages,
             roles=roles,
-            system=json.raw("system"),
+            system=_text_or_list(json, "system"),
             tools=tools,
             tools_usable=usable,
         )

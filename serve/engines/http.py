@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -32,7 +31,8 @@ class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def translated(name: str) -> Iterator[None]:
-    """Turn httpx's exceptions into ours, keeping the cause. Messages carry no URL: it may hold a secret."""
+    """Turn httpx's exceptions into ours, keeping the cause; aiohttp's too, since its transport lets some through (an
+    answer that is not HTTP). Messages carry no URL: it may hold a secret."""
     try:
         yield
     except httpx.ConnectTimeout as error:  # what httpx-aiohttp makes of most of aiohttp's connection errors
@@ -45,7 +45,7 @@ def translated(name: str) -> Iterator[None]:
         raise UpstreamUnavailable(f"The engine ({name}) does not answer.", retry_after_s=5) from error
     except httpx.TimeoutException as error:
         raise UpstreamTimeout(f"The engine ({name}) sent nothing for too long.") from error
-    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, ssl.SSLError) as error:
+    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, aiohttp.ClientError, OSError) as error:
         raise UpstreamCut(f"The connection to the engine ({name}) broke: {type(error).__name__}.") from error
 
 
@@ -123,7 +123,7 @@ class HttpEngine:
         """True when a GET of ``path`` is answered 200. Raises nothing."""
         try:
             response = await self._client.get(path, timeout=self._timeouts.ask_s)
-        except (httpx.HTTPError, OSError):
+        except (httpx.HTTPError, aiohttp.ClientError, OSError):
             return False
         return response.status_code == httpx.codes.OK
 
