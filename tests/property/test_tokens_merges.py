@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from governor.tokens.bpe import BpeTokenizer, merge_ranks
@@ -40,6 +40,9 @@ def merge_lists(draw: st.DrawFn) -> Merges:
 
 @settings(max_examples=400, deadline=None)
 @given(merges=merge_lists(), word=st.text("abc", min_size=1, max_size=14))
+@example(merges=[(b"ab", b"c"), (b"c", b"a"), (b"b", b"c"), (b"a", b"b"), (b"a", b"bc")], word="abca")
+@example(merges=[(b"b", b"c"), (b"a", b"b"), (b"ab", b"c")], word="abc")
+@example(merges=[(b"b", b"c"), (b"ab", b"c"), (b"bc", b"a"), (b"a", b"bc"), (b"a", b"b")], word="abca")
 def test_tiktoken_merges_as_the_list_does(merges: Merges, word: str) -> None:
     tokenizer = BpeTokenizer(name="t", split=r"[\s\S]+", ranks=merge_ranks(merges), specials=[])
 

@@ -181,6 +181,15 @@ def test_a_compaction_is_named_by_the_tail_it_keeps_though_reasoning_is_gone() -
     assert (located.shape, located.shared_messages, cause(located)) == (PromptShape.BRANCH, 1, BreakCause.COMPACTED)
 
 
+def test_a_shorter_history_that_keeps_only_the_carrier_is_an_edit() -> None:
+    index = Index()
+    index.see([*TALK, CARRIER], "s-1")
+
+    located = index.see([SYSTEM, OPENING, raw("assistant", "Quite another thing."), CARRIER], "s-1")
+
+    assert cause(located) is BreakCause.EDITED
+
+
 def tools(*names: str) -> bytes:
     return json.dumps([{"type": "function", "function": {"name": name}} for name in names]).encode()
 
