@@ -24,6 +24,8 @@ from governor.wire import sse
 from serve.engine import ModelCard
 
 _PING_EVERY_S = 15.0
+_HOLD_MODELS_S = 10.0
+"""A client that starts with its engine asks for models first; an empty list would send it away."""
 _NO_STORE = {"cache-control": "no-store"}
 
 
@@ -65,11 +67,13 @@ class ModelPages:
 
     async def listing(self, request: Request) -> Response:
         allowed = self._allowed(request)
+        await self._watch.wait_until_met(_HOLD_MODELS_S)
         cards = [card for card in self._watch.models if not allowed or {card.id, *card.aliases} & allowed]
         return _json({"object": "list", "data": [self._card(card) for card in cards]})
 
     async def one(self, request: Request) -> Response:
         self._allowed(request)
+        await self._watch.wait_until_met(_HOLD_MODELS_S)
         return _json(self._card(self._watch.model(request.path_params["model"])))
 
     def _allowed(self, request: Request) -> set[str]:

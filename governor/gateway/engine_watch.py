@@ -14,7 +14,7 @@ import msgspec
 
 from governor import events
 from governor.clock import Clock
-from governor.errors import GovernorError, ModelNotFound
+from governor.errors import GovernorError, ModelNotFound, UpstreamUnavailable
 from governor.schedule.turns import EngineMode
 from governor.snapshot import EngineView
 from serve.engine import Engine, EngineInfo, ModelCard
@@ -68,6 +68,7 @@ class EngineWatch:
         self._last_answer = clock.monotonic()
         self._checked_at: float | None = None
         self._look_now = asyncio.Event()
+        self._changed = asyncio.Event()
         self.alerts: dict[str, str] = {}
         """What the owner should know, by name."""
 
@@ -87,6 +88,22 @@ class EngineWatch:
             shown = name if name.isprintable() and len(name) <= 100 else "this name"
             raise ModelNotFound(f"The model {shown!r} is not served here. Served: {served}.", param="model")
         return card
+
+    async def wait_until_met(self, patience_s: float) -> None:
+        """Wait until the engine has told what it serves. Raises :class:`UpstreamUnavailable` when it is down, or has
+        not by then."""
+        try:
+            async with asyncio.timeout(patience_s):
+                while not self._info.models and self._mode is not EngineMode.DOWN:
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise self._unavailable() from error
+        if not self._info.models:
+            raise self._unavailable()
+
+    def _unavailable(self) -> UpstreamUnavailable:
+        detail = self._detail or "it has not answered yet"
+        return UpstreamUnavailable(f"No answer can be had now: the engine is not ready: {detail}.", retry_after_s=5)
 
     def on_unavailable(self) -> None:
         """A turn has found nobody at the engine's address: hold the others, and look at once."""
@@ -181,5 +198,7 @@ class EngineWatch:
         if (mode, detail) == (self._mode, self._detail) and mode is not EngineMode.READY:
             return
         self._mode, self._detail = mode, detail
+        self._changed.set()
+        self._changed = asyncio.Event()
         self._on_change(mode, self._info.slots, detail)
         self._events.publish(events.EngineChanged(at=self._clock.wall(), state=mode.value, detail=detail))
