@@ -27,10 +27,9 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
     slot_save_path: str = ""
     """Folder for states saved to disk (L3); empty switches saving off."""
     decode_threads: int = 0
-    """0: one less than there are cores. Two threads wait for each other at each barrier: on a busy two-core machine two
-    gave 5 tokens/s and one 33; on an idle one 66 and 45."""
+    """For one slot decoding alone. 0: one less than there are cores: one is left to the gateway and its clients."""
     prefill_threads: int = 0
-    """0: as many as there are cores (276 tokens/s with two, 154 with one, on an idle machine)."""
+    """For prompts, and for several slots decoding together. 0: as many as there are cores."""
     batch_tokens: int = 256
     """Prompt tokens read between two output tokens of the other slots. Not slower than 512 here, and half the gap."""
     chat_template_path: str = ""

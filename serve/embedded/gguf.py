@@ -83,6 +83,12 @@ def remember_verified(path: Path, sha256: str) -> None:
 
 def verify(path: Path, sha256: str, progress: Progress) -> None:
     """Read the whole file and remember the result. Raises :class:`WeightsCorrupt`; the file stays where it is."""
+    check_sha256(path, sha256, progress)
+    remember_verified(path, sha256)
+
+
+def check_sha256(path: Path, sha256: str, progress: Progress) -> None:
+    """Read the whole file. Raises :class:`WeightsCorrupt`."""
     total_bytes = path.stat().st_size
     progress.started(f"checking {path.name}", total_bytes)
     digest = hashlib.sha256()
@@ -99,7 +105,6 @@ def verify(path: Path, sha256: str, progress: Progress) -> None:
         raise WeightsCorrupt(
             f"{path} is damaged: its sha256 is {digest.hexdigest()}, it should be {sha256}. Delete it and start again."
         )
-    remember_verified(path, sha256)
 
 
 def _note_path(path: Path) -> Path:

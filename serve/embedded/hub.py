@@ -26,7 +26,15 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but not in __all__
 
-from serve.embedded.gguf import check_gguf, is_later_shard, is_verified, remember_verified, shard_names, verify
+from serve.embedded.gguf import (
+    check_gguf,
+    check_sha256,
+    is_later_shard,
+    is_verified,
+    remember_verified,
+    shard_names,
+    verify,
+)
 from serve.embedded.progress import Progress
 from serve.embedded.source import HubFile
 from serve.errors import BadModelSource, DownloadFailed, WeightsError
@@ -40,17 +48,20 @@ class _Chosen(msgspec.Struct, frozen=True):
     file: str
 
 
-def fetch_from_hub(source: HubFile, folder: Path, progress: Progress, *, full_check: bool = False) -> Path:
+def fetch_from_hub(
+    source: HubFile, folder: Path, progress: Progress, *, full_check: bool = False, endpoint: str | None = None
+) -> Path:
     """Path of the (first) file below ``folder``; what is there already is not asked for again.
 
-    Blocks. An interrupted download goes on where it stopped. Raises :class:`WeightsError`.
+    ``endpoint``: the hub's address; ``None`` is ``$HF_ENDPOINT`` or the public hub. Blocks. An interrupted download
+    goes on where it stopped. Raises :class:`WeightsError`.
     """
     home = folder / "hf" / source.owner / source.repo
     try:
         home.mkdir(parents=True, exist_ok=True)
-        names = shard_names(source.file or _remembered(home) or _choose(source, home))
+        names = shard_names(source.file or _remembered(home) or _choose(source, home, endpoint))
         for name in names:
-            _fetch_one(source, name, home, progress, full_check=full_check)
+            _fetch_one(source, name, home, progress, full_check=full_check, endpoint=endpoint)
     except (httpx2.HTTPError, FileMetadataError, OfflineModeIsEnabled) as problem:
         raise _translate(problem, source, home) from problem
     except ValueError as refused:  # a single file over the hub's limit for plain HTTP
@@ -60,7 +71,9 @@ def fetch_from_hub(source: HubFile, folder: Path, progress: Progress, *, full_ch
     return home / names[0]
 
 
-def _fetch_one(source: HubFile, name: str, home: Path, progress: Progress, *, full_check: bool) -> None:
+def _fetch_one(
+    source: HubFile, name: str, home: Path, progress: Progress, *, full_check: bool, endpoint: str | None
+) -> None:
     target = home / name
     note = target.with_name(target.name + ".sha256")
     if target.exists():
@@ -70,8 +83,8 @@ def _fetch_one(source: HubFile, name: str, home: Path, progress: Progress, *, fu
         check_gguf(target)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    url = hf_hub_url(source.repo_id, name)
-    metadata = get_hf_file_metadata(url)
+    url = hf_hub_url(source.repo_id, name, endpoint=endpoint)
+    metadata = get_hf_file_metadata(url, endpoint=endpoint)
     # The etag of a large file is its sha256. It names the partial file, so that two versions are never glued together.
     etag = metadata.etag or "unknown"
     part = target.with_name(f"{target.name}.{re.sub(r'[^0-9A-Za-z]', '', etag)[:16]}.part")
@@ -95,21 +108,20 @@ def _fetch_one(source: HubFile, name: str, home: Path, progress: Progress, *, fu
             progress.finished()
     has_sha256 = _SHA256.fullmatch(etag) is not None
     try:
-        if has_sha256:
-            verify(part, etag, progress)
         check_gguf(part)
+        if has_sha256:
+            check_sha256(part, etag, progress)
     except WeightsError:
         part.unlink()
         raise
     part.replace(target)
     if has_sha256:
-        part.with_name(part.name + ".verified").unlink(missing_ok=True)
         note.write_text(etag, encoding="ascii")
         remember_verified(target, etag)
 
 
-def _choose(source: HubFile, home: Path) -> str:
-    names = HfApi().list_repo_files(source.repo_id)
+def _choose(source: HubFile, home: Path, endpoint: str | None) -> str:
+    names = HfApi(endpoint=endpoint).list_repo_files(source.repo_id)
     weights = [
         name
         for name in names
