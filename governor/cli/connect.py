@@ -172,6 +172,7 @@ def _connect(wanted: Wanted, path: Path, config: ClientConfig, dry_run: bool, ye
         out.print("dry run: nothing has been written")
         return
     confirm(f"Write this to {path}?", yes)
+    files.ensure_folder(path)
     kept = files.back_up(path, before, time.time()) if before else None
     key = _made(wanted, plan)
     try:

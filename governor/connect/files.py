@@ -24,6 +24,17 @@ def is_open_to_others(path: Path) -> bool:
         return False
 
 
+def ensure_folder(path: Path) -> None:
+    """Make the file's folder, and see that a file can be made in it. Raises :class:`ConfigError`."""
+    folder = path.resolve().parent
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=str(path)) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError("cannot be written: its folder is not yours to write to", file=str(path))
+
+
 def back_up(path: Path, text: str, now: float) -> Path:
     """Keep ``text`` beside the file, for its owner only, since it may hold keys. ``now`` is Unix time in seconds.
     Raises :class:`ConfigError`."""

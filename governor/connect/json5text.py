@@ -72,7 +72,7 @@ def _put(text: str, path: Path, value: Any) -> str:
     node, _ = _scan(text, _skip(text, 0))
     for depth, step in enumerate(path):
         if step not in node.inner:
-            if text[node.start] in "{[":
+            if text[node.start] == ("[" if isinstance(step, int) else "{"):
                 return _inserted(text, node, step, put(None, path[depth + 1 :], value))
             return _replaced(text, node, put(None, path[depth:], value))
         node = node.inner[step][1]

@@ -24,6 +24,7 @@ _LOOKS_LIKE_ONE = re.compile(
     r"|(?<=Bearer )[^\s\"']+"
 )
 _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}")
+_NO_VALUES = frozenset({"null", "true", "false", "|", "|-", ">", ">-"})
 _SHORTEST_UNMISTAKABLE = 8
 """A shorter value could be part of any word; it is masked only where its name stands beside it."""
 
@@ -55,13 +56,10 @@ def masked(text: str, secrets: Iterable[str], new_key: str | None = None) -> str
 
 
 def _mask_inline(said: re.Match[str]) -> str:
-    kind = said.lastgroup
-    value = said[kind] if kind in {"double", "single", "plain"} else ""
-    if (
-        value.startswith(MASK)
-        or _REFERENCE.fullmatch(value)
-        or value in {"null", "true", "false", "|", ">", "|-", ">-"}
-    ):
+    quote = {"double": '"', "single": "'", "plain": ""}.get(said.lastgroup or "")
+    if quote is None:
         return said[0]
-    quote = {"double": '"', "single": "'"}.get(kind or "", "")
+    value = said[said.lastgroup or 0]
+    if value.startswith(MASK) or _REFERENCE.fullmatch(value) or value in _NO_VALUES:
+        return said[0]
     return f"{said['before']}{quote}{MASK}{quote}"
