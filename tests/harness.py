@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,28 @@ ADMIN_TOKEN = "admin-token-of-the-tests"
 QUICK = WatchTimes(while_coming_s=0.02, while_ready_s=0.2, down_after_s=2.0)
 
 
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Nothing here speaks TLS, and a context with the usual certificates takes 60 ms to build."""
+
+
 class Governed:
     """A running governor and what a test needs to talk to it."""
 
-    def __init__(self, url: str, keys: dict[str, str], home: Home, governor: Governor, turn_log: SqlTurnLog) -> None:
+    def __init__(
+        self,
+        url: str,
+        keys: dict[str, str],
+        home: Home,
+        governor: Governor,
+        turn_log: SqlTurnLog,
+        stop: Callable[[], None],
+    ) -> None:
         self.url = url
         self.keys = keys
         self.home = home
         self.governor = governor
+        self.stop = stop
+        """Asks the governor to end, as a signal does."""
         self._turn_log = turn_log
         self._reader = TurnLogReader(sqlite_url(home.database))
 
@@ -44,7 +59,12 @@ class Governed:
         """An HTTP client with the agent's key, or without one."""
         headers = {} if agent is None else {"authorization": f"Bearer {self.keys[agent]}"}
         return httpx.AsyncClient(
-            base_url=self.url, headers={**headers, **options.pop("headers", {})}, timeout=30, trust_env=False, **options
+            base_url=self.url,
+            headers={**headers, **options.pop("headers", {})},
+            timeout=30,
+            trust_env=False,
+            verify=_NO_TLS,
+            **options,
         )
 
     async def chat(self, agent: str = "alice", **body: Any) -> httpx.Response:
@@ -125,7 +145,7 @@ async def governed(
                 await listening.wait()
                 while wait_ready and governor.watch.mode is not EngineMode.READY:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            yield Governed(f"http://127.0.0.1:{port}", keys, home, governor, turn_log)
+            yield Governed(f"http://127.0.0.1:{port}", keys, home, governor, turn_log, stop.set)
         finally:
             stop.set()
             await running

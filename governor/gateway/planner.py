@@ -64,7 +64,9 @@ class Planner:
         session = client_session_id(
             headers, request.cache_key, text_of(first_user), text_of(request.system or leading_system)
         )
-        head = digest_head(request.model, tools)
+        head = digest_head(
+            f"{request.endpoint.value} {request.model}", tools
+        )  # each dialect is rendered in its own way
         return self._sessions.locate(agent, head, messages, session, tools=tools, trace=trace_id(headers))
 
     async def plan(

@@ -126,7 +126,8 @@ class Relay:
         if self._reader.answer.error is None and not self._reader.answer.ended_well:
             raise UpstreamCut("The engine's stream ended before its answer did.")
         await self._reply.finish()
-        await self._drain(chunks)
+        if self._reader.answer.error is None:  # after an error many servers close without saying so
+            await self._drain(chunks)
 
     async def _relay_events(self, events: list[SseEvent]) -> bool:
         """Relay these events in one write; True when the answer is at its end."""

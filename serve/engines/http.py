@@ -15,6 +15,7 @@ from governor.errors import UpstreamCut, UpstreamError, UpstreamTimeout, Upstrea
 from governor.settings import Secret
 from serve.engine import EngineCall
 
+_NO_LIMIT = 0
 _DECODABLE = {"gzip", "deflate", "x-gzip"}
 _HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}
 
@@ -78,7 +79,7 @@ class HttpAnswer:
 class HttpEngine:
     """The HTTP half of an adapter. Only ``base_url`` is ever contacted, and only it sees ``key``.
 
-    ``fresh_connections`` is for servers whose connections must not be used again after a generation.
+    ``fresh_connections`` is for servers whose connections must not be used again: each request gets its own.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class HttpEngine:
         t = self._timeouts
         self._client = httpx.AsyncClient(
             base_url=base_url.rstrip("/").removesuffix("/v1"),
-            transport=transport or default_transport(),
+            transport=transport or default_transport(fresh_connections=fresh_connections),
             headers={"authorization": f"Bearer {key.reveal()}"} if key else {},
             timeout=httpx.Timeout(t.answer_s, connect=t.connect_s, pool=t.connect_s),
             follow_redirects=False,
@@ -144,10 +145,17 @@ class HttpEngine:
         await self._client.aclose()
 
 
-def default_transport() -> httpx.AsyncBaseTransport:
-    """The faster of the two transports measured in ``bench/transport.py``. To aiohttp, 0 connections is no limit.
+def default_transport(*, fresh_connections: bool = False) -> httpx.AsyncBaseTransport:
+    """The faster of the two transports measured in ``bench/transport.py``. Keeps no cookies: agents share it.
 
     Idle connections are dropped before any known server drops them (uvicorn and llama.cpp after 5 s), for a request
     sent into a closing one cannot be told from one that was accepted, and is not repeated.
     """
-    return AiohttpTransport(limits=httpx.Limits(max_connections=0, keepalive_expiry=2.0))
+    tls = httpx.create_ssl_context(trust_env=False)
+
+    def session() -> aiohttp.ClientSession:
+        reuse: dict[str, Any] = {"force_close": True} if fresh_connections else {"keepalive_timeout": 2.0}
+        connector = aiohttp.TCPConnector(limit=_NO_LIMIT, ssl=tls, **reuse)
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+    return AiohttpTransport(verify=tls, client=session)

@@ -52,6 +52,11 @@ class OpenAIUpstream(HttpEngine):
 
     capabilities = Capabilities(endpoints=frozenset(Endpoint))
 
+    def __init__(self, name: str, base_url: str, **options: Any) -> None:
+        # Servers of all kinds close after an answer without saying so, and a request sent into a closing connection
+        # is lost, for it is not repeated. A new connection costs next to nothing unless it needs a TLS handshake.
+        super().__init__(name, base_url, fresh_connections=base_url.startswith("http://"), **options)
+
     async def describe(self) -> EngineInfo:
         cards = model_cards(await self.ask("GET", "/v1/models"))
         if not cards:
