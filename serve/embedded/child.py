@@ -20,6 +20,7 @@ from serve.embedded.config import EmbeddedConfig
 
 EXIT_CANNOT_SERVE = 3
 _PARENT_POLL_S = 1.0
+_LOG_SETTLE_S = 0.5
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -85,6 +86,8 @@ def main() -> None:
             serve(config)
         status = 0
     except (ImportError, OSError, RuntimeError, msgspec.MsgspecError) as problem:
+        # llama.cpp writes its log from a thread of its own, and the reason is in there.
+        time.sleep(_LOG_SETTLE_S)
         print(f"cannot serve: {type(problem).__name__}: {problem}", file=sys.stderr, flush=True)
         status = EXIT_CANNOT_SERVE
     sys.stdout.flush()
