@@ -3,11 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install --disable-pip-version-check
+LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-header --quiet
+INSTALLED := $(VENV)/.installed
+STAMP := $(VENV)/.installed-dev
 
 .PHONY: run test check fast format lock clean
 
-run: $(STAMP)
+run: $(INSTALLED)
 	$(BIN)/governor up
 
 test: check
@@ -28,13 +31,18 @@ format: $(STAMP)
 
 lock: $(STAMP)
 	$(BIN)/pip install -q uv
-	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --group dev --no-header -q pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile $(LOCK_OPTIONS) --group dev pyproject.toml -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV)
 
-$(STAMP): requirements.lock pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock
-	$(BIN)/pip install --disable-pip-version-check --no-deps -e .
-	touch $(STAMP)
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps -e .
+	touch $@
+
+$(STAMP): $(INSTALLED) requirements-dev.lock
+	$(PIP) --require-hashes -r requirements-dev.lock
+	touch $@
