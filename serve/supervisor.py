@@ -114,16 +114,14 @@ class Supervisor:
     async def ensure_ready(self) -> None:
         """Wait until it can take a turn, through restarts.
 
-        Raises :class:`~serve.errors.EngineFailed` when it gives up or is stopped.
+        Raises :class:`~serve.errors.EngineFailed` when it gives up, is stopped, or was never started.
         """
+        able = {EngineState.READY, EngineState.BUSY}
         async with self._changed:
             await self._changed.wait_for(
-                lambda: (
-                    self.state in {EngineState.READY, EngineState.BUSY, EngineState.FAILED}
-                    or (self.state is EngineState.STOPPED and self._owner is None)
-                )
+                lambda: self._owner is None or self.state in able or self.state is EngineState.FAILED
             )
-        if self.state in {EngineState.FAILED, EngineState.STOPPED}:
+        if self._owner is None or self.state not in able:
             raise EngineFailed(
                 f"the engine is {self.state}: {self.detail}. Its log: {self._log.path}", log_tail=self.log_tail()
             )
@@ -150,6 +148,11 @@ class Supervisor:
                     self.state is EngineState.STOPPED
                 ):
                     break
+        except Exception:
+            _logger.exception("the engine's supervisor broke; the engine is ended")
+            self._lifecycle.state = EngineState.FAILED
+            self._lifecycle.detail = "its supervisor broke; see the governor's log"
+            self._tell(self._lifecycle.state, self._lifecycle.detail)
         finally:
             await self._close()
 
@@ -198,11 +201,20 @@ class Supervisor:
             program = self._command.argv[0]
             self._events.put_nowait(lifecycle.SpawnFailed(f"cannot start {program}: {problem}", retry=False))
             return
-        if self._process.record is not None:
-            self._run_state.write(self._process.record)
+        self._write_down(self._process)
         self._events.put_nowait(lifecycle.Spawned(self._process.pid))
         self._help(self._await_exit(self._process))
         self._prober = self._help(self._keep_probing())
+
+    def _write_down(self, process: EngineProcess) -> None:
+        if process.record is None:
+            return
+        try:
+            self._run_state.write(process.record)
+        except OSError:
+            _logger.warning(
+                "cannot write down engine %d: it would outlive a killed governor", process.pid, exc_info=True
+            )
 
     def _check_port(self) -> None:
         """Somebody else on our port would get our traffic, and its answers would be taken for our engine's."""
@@ -266,6 +278,10 @@ class Supervisor:
             await self._process.terminate()
         if self._helpers:
             await asyncio.gather(*self._helpers, return_exceptions=True)
+        if self._process is not None:  # who watched it was cancelled together with us
+            await self._process.wait()
+            self._process = None
+            self._run_state.clear()
         self._owner = None
         self._run_state.release()
         self._log.close()

@@ -376,6 +376,42 @@ async def test_w53_only_one_of_two_supervisors_wins(rig: Rig) -> None:
     assert supervisor.state is EngineState.STARTING
 
 
+async def test_a_loop_that_cancels_everything_leaves_no_engine(rig: Rig) -> None:
+    """As ``asyncio.run`` does when its main coroutine ends by an exception."""
+    supervisor = rig.make(
+        """
+        import pathlib, signal, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (pathlib.Path(sys.argv[1]) / "up").touch()
+        while True: time.sleep(1)
+        """
+    )
+    await supervisor.start()
+    await until((rig.folder / "up").exists)
+    pid = supervisor.pid
+    assert pid is not None
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others)
+    assert not is_alive(pid)
+    assert supervisor.pid is None
+    assert list((rig.folder / "run").glob("*.json")) == []
+
+
+async def test_a_full_disk_does_not_keep_the_engine_from_running(rig: Rig) -> None:
+    (rig.folder / "run" / "engine.part").mkdir(parents=True)  # the record cannot be written
+    rig.ready_file.touch()
+    supervisor = rig.make(WAIT_FOR_EVER)
+    await supervisor.start()
+    await asyncio.wait_for(supervisor.ensure_ready(), 20)
+
+
+async def test_who_asks_before_the_start_is_told(rig: Rig) -> None:
+    with pytest.raises(EngineFailed, match="stopped"):
+        await asyncio.wait_for(rig.make(WAIT_FOR_EVER).ensure_ready(), 1)
+
+
 async def test_a_missing_program_fails_at_once(rig: Rig) -> None:
     supervisor = rig.make("", argv=("/nonexistent/engine",))
     await supervisor.start()
