@@ -137,7 +137,8 @@ class Turn:
         answer, usage = self.answer, self.answer.usage
         if answer.lost_to_reasoning:
             self.flags.append("answer_lost_to_reasoning")
-        if (usage.reasoning_tokens or 0) > (usage.completion_tokens or 0):
+        known = None not in (usage.reasoning_tokens, usage.completion_tokens)
+        if known and (usage.reasoning_tokens or 0) > (usage.completion_tokens or 0):
             self.flags.append("reasoning_exceeds_completion")
         if answer.junk_events:
             self.flags.append("junk_events")

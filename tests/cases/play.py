@@ -25,7 +25,7 @@ async def send(governor: Governed, request: CaseRequest, agent: str = "alice", *
 
 
 async def leave(
-    governor: Governed, request: CaseRequest, client: Mapping[str, float], body: Mapping[str, Any] | None = None
+    governor: Governed, request: CaseRequest, client: Mapping[str, float], body: dict[str, Any] | None = None
 ) -> float:
     """Send the request and close the connection in the middle, as ``client`` says. Returns the time of the close."""
     after_bytes = int(client.get("disconnect_after_bytes", 0))

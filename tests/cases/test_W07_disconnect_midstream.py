@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,10 @@ async def test_W07_short_answer_that_fits_the_socket_buffers(tmp_path: Path) -> 
     """All of it is written before the close is seen: a success that nobody read, or an abort, but one row."""
     variant = CASE.variant("chat-stream")
     assert variant.request is not None
-    steps = [{"status": 200, "headers": {"Content-Type": "text/event-stream"}}, {"tokens": 3, "interval_ms": 0}]
+    steps: list[dict[str, Any]] = [
+        {"status": 200, "headers": {"Content-Type": "text/event-stream"}},
+        {"tokens": 3, "interval_ms": 0},
+    ]
     engine = CaseVariant(v="short", expect=[], stub=steps).engine()
     async with engine, governed(engine.url, tmp_path) as governor:
         await leave(governor, variant.request, {"disconnect_after_bytes": 1})

@@ -21,7 +21,7 @@ _EDITED = {"max_tokens", "stream_options"}
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 async def test_W14_many_fields(stream: bool, tmp_path: Path) -> None:
     assert VARIANT.request is not None
-    extra = {
+    extra: dict[str, Any] = {
         "logprobs": -1,
         "cache_salt": "tenant-1",
         "stream": stream,
