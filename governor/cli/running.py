@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from logging.handlers import RotatingFileHandler
 
+import uvloop
 from rich.markup import escape
 
 from governor import events, instance
@@ -30,7 +31,7 @@ _LOG_BYTES = 5 * 1024 * 1024
 
 def run_up(options: UpOptions) -> None:
     """Run until stopped. Raises what the commands' error handling tells."""
-    asyncio.run(_up(options))
+    uvloop.run(_up(options))
 
 
 async def _up(options: UpOptions) -> None:

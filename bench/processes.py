@@ -1,0 +1,135 @@
+"""The two programs under measurement as child processes, and what the kernel knows of their cost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from bench.client import BenchFailed
+from governor import instance
+from governor.settings import Home
+
+MODEL = "scripted"
+_START_S = 30.0
+_POLL_S = 0.05
+_STOP_S = 15.0
+_AGENT = "owner"
+_POLICY = "[limits]\nconcurrency = 256\nqueue = 256\n"
+
+
+class Upstream(msgspec.Struct, frozen=True):
+    """A scripted engine that runs."""
+
+    url: str
+    pid: int
+
+
+class Gateway(msgspec.Struct, frozen=True):
+    """A governor that runs."""
+
+    url: str
+    key: str
+    pid: int
+
+
+@contextmanager
+def scripted_engine(folder: Path, *, answer_tokens: int, tokens_per_s: float) -> Iterator[Upstream]:
+    """The scripted engine: no prefill, decode at a pace (0: none), nothing remembered."""
+    knobs = {
+        "model": MODEL,
+        "answer_tokens": answer_tokens,
+        "decode_tokens_per_s": tokens_per_s,
+        "window_tokens": 1 << 20,
+        "counting": "chars",
+        "remembered_prompts": 0,
+        "keep_bodies": "false",
+    }
+    command = [sys.executable, "-m", "serve.scripted", "--set", *(f"{name}={value}" for name, value in knobs.items())]
+    with _child(command, folder / "engine.log", capture=True) as child:
+        line = child.stdout.readline() if child.stdout is not None else b""
+        try:
+            url = msgspec.json.decode(line, type=dict[str, str])["url"]
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise BenchFailed(f"the scripted engine did not start: {_tail(folder / 'engine.log')}") from error
+        yield Upstream(url, child.pid)
+
+
+@contextmanager
+def gateway(folder: Path, upstream: Upstream, *, command: tuple[str, ...] = ()) -> Iterator[Gateway]:
+    """``governor up`` in front of an upstream, with an agent that may run as many turns at once as it likes.
+
+    ``command`` stands before the interpreter's arguments; a profiler, for example.
+    """
+    home = Home(folder / "home")
+    home.policies.mkdir(parents=True)
+    (home.policies / f"{_AGENT}.toml").write_text(_POLICY)
+    start = (sys.executable, "-m", "governor", "up", "--upstream", upstream.url, "--port", "0", "--home")
+    with _child([*command, *start, str(home.root)], folder / "gateway.log") as child:
+        deadline = time.monotonic() + _START_S
+        while (note := instance.running_instance(home)) is None or not _is_ready(note.url):
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise BenchFailed(f"the gateway did not start: {_tail(folder / 'gateway.log')}")
+            time.sleep(_POLL_S)
+        yield Gateway(note.url, home.owner_key.read_text().strip(), note.pid)
+
+
+@contextmanager
+def both(*, answer_tokens: int, tokens_per_s: float) -> Iterator[tuple[Upstream, Gateway]]:
+    """Both programs, fresh, in a folder that is removed afterwards."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="governor-bench-")))
+        engine = scripted_engine(folder, answer_tokens=answer_tokens, tokens_per_s=tokens_per_s)
+        upstream = stack.enter_context(engine)
+        yield upstream, stack.enter_context(gateway(folder, upstream))
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process, all threads, dead ones too. In steps of a clock tick, mostly 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@contextmanager
+def _child(command: list[str], log: Path, *, capture: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block: asked first, then killed."""
+    environment: Mapping[str, str] = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as sink:
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE if capture else sink, stderr=sink, stdin=subprocess.DEVNULL, env=environment
+        )
+        try:
+            yield child
+        finally:
+            child.terminate()
+            try:
+                child.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/ready", trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-1000:].strip()
