@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from governor.schedule.turns import EngineMode
-from governor.store.model import StoredTurn
+from governor.store.model import StoredTurn, TurnClosed
 from governor.types import PromptShape, TurnKind, TurnState
 from serve.engine import Endpoint
 from serve.scripted import CallKind, Knobs, ScriptedEngine
@@ -49,12 +49,17 @@ class Setup:
             await engine.wait_for(lambda: self.governor.governor.watch.mode is EngineMode.READY)
             yield engine
 
-    async def new_turns(self) -> list[StoredTurn]:
-        """Turns since the last call, oldest first; each has its end."""
+    async def new_turns(self) -> list[tuple[StoredTurn, TurnClosed]]:
+        """Turns since the last call with their ends, oldest first. Reviews are left out: they come when they like."""
         rows = [row for row in await self.governor.rows() if row.turn_id not in self.rows_seen]
         self.rows_seen.update(row.turn_id for row in rows)
-        assert all(row.closed for row in rows)
-        return rows
+        ended = [(row, row.closed) for row in rows if row.closed is not None]
+        assert len(ended) == len(rows)
+        return [(row, end) for row, end in ended if end.kind is not TurnKind.BACKGROUND]
+
+    async def new_ends(self) -> list[TurnClosed]:
+        """The ends of :meth:`new_turns`."""
+        return [end for _, end in await self.new_turns()]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -102,7 +107,7 @@ async def test_tool_round_trip_and_second_turn(setup: Setup) -> None:
         assert tool_outputs(calls[1]) == ["one-42"]
         assert "first done" in [text_of(message) for message in body_of(calls[2])["messages"]]
 
-        ends = [turn.closed for turn in await setup.new_turns() if turn.closed]
+        ends = await setup.new_ends()
         assert [end.state for end in ends] == [TurnState.OK] * 4
         assert [end.kind for end in ends] == [TurnKind.TOOL_STEP] * 4
         assert [end.finish_reason for end in ends] == ["tool_calls", "stop"] * 2
@@ -117,7 +122,7 @@ async def test_each_agent_is_known_by_its_key(setup: Setup) -> None:
         alpha = await setup.daemon.ask("alpha", "identity", "Hello.")
 
         assert (beta.text, alpha.text) == ("for beta", "for alpha")
-        assert [turn.agent for turn in await setup.new_turns()] == ["beta", "alpha"]
+        assert [turn.agent for turn, _ in await setup.new_turns()] == ["beta", "alpha"]
         keys = set(setup.governor.keys.values())
         assert not any(key in value for hit in engine.hits for _, value in hit.raw_headers for key in keys)
 
@@ -134,16 +139,15 @@ async def test_engine_overflow_on_a_long_session_is_compacted_away(setup: Setup)
         assert len(retried.body) < len(refused.body) * 0.7
         assert SUMMARY in retried.body.decode()
 
-        turns = [turn.closed for turn in await setup.new_turns() if turn.closed]
-        assert len(turns) == len(engine.hits)
-        overflow = turns[10]
+        turns = await setup.new_ends()
+        steps, overflow = turns[:10], turns[10]
         assert (overflow.state, overflow.http_status) == (TurnState.REFUSED, 400)
         assert overflow.error_code == "context_length_exceeded"
         summaries = [turn for turn in turns if turn.kind is TurnKind.COMPACTION]
         assert len(summaries) == len(calls_of(engine, CallKind.COMPACTION)) > 0
         assert {turn.state for turn in summaries} == {TurnState.OK}
         assert len({turn.session for turn in turns}) == 1
-        assert {turn.cap_applied for turn in turns[:10]} == {8192}
+        assert {turn.cap_applied for turn in steps} == {8192}
 
 
 @pytest.mark.parametrize(("fault", "status", "wait_s"), [("429/2", 429, 2.0), ("503/1", 503, 1.0)])
@@ -154,7 +158,7 @@ async def test_refusal_of_the_engine_is_waited_out(setup: Setup, fault: str, sta
         assert (result.text, result.failed) == ("after the wait", False)
         refused, answered = agent_calls(engine)
         assert answered.received_at - refused.received_at >= wait_s
-        turns = [turn.closed for turn in await setup.new_turns() if turn.closed]
+        turns = await setup.new_ends()
         assert [(turn.state, turn.http_status) for turn in turns] == [
             (TurnState.UPSTREAM_ERROR, status),
             (TurnState.OK, 200),
@@ -168,10 +172,8 @@ async def test_cut_stream_is_asked_for_again(setup: Setup) -> None:
 
         assert (result.text, result.failed) == ("the whole story", False)
         assert len(agent_calls(engine)) == 2
-        cut, whole = (turn.closed for turn in await setup.new_turns())
-        assert cut is not None
+        cut, whole = await setup.new_ends()
         assert (cut.state, cut.error_code, cut.finish_reason) == (TurnState.UPSTREAM_ERROR, "upstream_cut", None)
-        assert whole is not None
         assert (whole.state, whole.session) == (TurnState.OK, cut.session)
 
 
@@ -188,5 +190,7 @@ async def test_other_apis_do_a_tool_round_trip(setup: Setup, agent: str, endpoin
         assert [(hit.path, hit.status) for hit in calls] == [(endpoint.value, 200)] * 2
         assert b"one-42" in calls[1].body
         turns = await setup.new_turns()
-        assert [(turn.agent, turn.route, turn.state) for turn in turns] == [(agent, endpoint.value, TurnState.OK)] * 2
-        assert [turn.closed.cap_applied for turn in turns if turn.closed] == [body_of(hit)[cap_field] for hit in calls]
+        assert [(turn.agent, turn.route, turn.state) for turn, _ in turns] == [
+            (agent, endpoint.value, TurnState.OK)
+        ] * 2
+        assert [end.cap_applied for _, end in turns] == [body_of(hit)[cap_field] for hit in calls]

@@ -74,14 +74,14 @@ class HermesAgent:
         # JSON is YAML.
         (home / "config.yaml").write_text(json.dumps(settings, indent=2))
 
-    async def run(self, prompt: str, *, resume: str | None = None, timeout_s: float = 90) -> HermesResult:
+    async def run(self, prompt: str, *, resume: str | None = None, timeout_s: float = 240) -> HermesResult:
         """One turn: of a new session, or of the session ``resume``."""
         arguments = ["chat", "-q", prompt, "-Q", *(["-r", resume] if resume else [])]
         done = await self._hermes(arguments, timeout_s)
         session = _SESSION.search(done.stderr)
         return HermesResult(done.stdout.strip(), session[1] if session else None, done.exit_code, done.stderr, {})
 
-    async def run_once(self, prompt: str, *, timeout_s: float = 90) -> HermesResult:
+    async def run_once(self, prompt: str, *, timeout_s: float = 240) -> HermesResult:
         """A one-shot run, as scripts use it: no session to resume, but a usage report."""
         report = self._home / "usage.json"
         report.unlink(missing_ok=True)
