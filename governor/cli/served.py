@@ -6,11 +6,12 @@ import msgspec
 
 from governor import instance
 from governor.cli.status import ask
+from governor.cli.up import DEFAULT_PORT
 from governor.policy.model import Policy
 from governor.settings import Home
 from governor.snapshot import Snapshot
 
-DEFAULT_URL = "http://127.0.0.1:8484/v1"
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}/v1"
 """Where ``governor up`` listens unless told otherwise."""
 
 

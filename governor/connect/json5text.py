@@ -86,35 +86,26 @@ def _replaced(text: str, node: _Node, value: Any) -> str:
 
 def _inserted(text: str, node: _Node, step: str | int, value: Any) -> str:
     """A new last entry, laid out like the one before it."""
-    own_indent = _indent_of_line(text, node.start)
-    newline = _newline(text)
+    own_indent, newline = _indent_of_line(text, node.start), _newline(text)
     if not node.inner:
         indent = own_indent + _unit(text)
-        rest = text[node.start + 1 : node.end - 1]
-        # A comment in an otherwise empty object stays, above its first entry.
-        kept = rest.rstrip() if rest.strip() else ""
-        closing = text[node.end - 1 :]
-        return (
-            f"{text[: node.start + 1]}{kept}{newline}{indent}{_entry(text, step, value, indent)}"
-            f"{newline}{own_indent}{closing}"
-        )
+        opening = text[: node.end - 1].rstrip()
+        entry = _entry(text, step, value, indent)
+        return f"{opening}{newline}{indent}{entry}{newline}{own_indent}{text[node.end - 1 :]}"
     begins, last = list(node.inner.values())[-1]
     comma = _COMMA.match(text, last.end)
-    has_comma = comma is not None and comma.end() < node.end
-    after = comma.end() if comma is not None and has_comma else last.end
-    one_line = not re.search(r"[\n\r]", text[node.start : begins])
-    if one_line:
+    has_comma = comma is not None
+    after = last.end if comma is None else comma.end()
+    if not re.search(r"[\n\r]", text[node.start : begins]):
         entry = _entry(text, step, value, own_indent)
-        lead = " " if has_comma else ", "
-        return f"{text[:after]}{lead}{entry}{text[after:]}"
+        return f"{text[:after]}{' ' if has_comma else ', '}{entry}{text[after:]}"
     indent = _indent_of_line(text, begins)
     entry = _entry(text, step, value, indent) + ("," if has_comma else "")
+    # A comment behind the last entry is about that entry, and stays on its line.
     end = _match(_SAME_LINE, text, after).end()
-    if end >= node.end:
-        end = after
-    between = text[after:end].rstrip(" \t")
-    rest = text[end:] if re.match(r"\s*[\n\r]", text[end:]) else f"{newline}{own_indent}{text[end:].lstrip()}"
-    return f"{text[:after]}{'' if has_comma else ','}{between}{newline}{indent}{entry}{rest}"
+    before = text[:after] + ("" if has_comma else ",") + text[after:end].rstrip()
+    gap = "" if text[end] in "\n\r" else f"{newline}{own_indent}"
+    return f"{before}{newline}{indent}{entry}{gap}{text[end:]}"
 
 
 def _entry(text: str, step: str | int, value: Any, indent: str) -> str:
@@ -129,7 +120,7 @@ def _written(text: str, value: Any, indent: str) -> str:
 
 def _unit(text: str) -> str:
     """One step of indentation as the file has it."""
-    found = re.search(r"[\n\r]([ \t]+)\S", text)
+    found = re.search(r"[\n\r]([ \t]+)[\"'\w]", text)
     return found[1] if found else "  "
 
 
