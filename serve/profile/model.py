@@ -286,6 +286,8 @@ class Scheduling(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The engine's priority switch and its direction."""
     preemption: bool = True
     """With priorities: whether a waiting request may push out a running one."""
+    default_priority: int = 0
+    """With priorities: what a request without one has."""
     conservativeness: PositiveFloat | None = None
     """Above 1: fewer retractions, fewer requests at once."""
     prefill_decode_interval: Count | None = None
@@ -364,6 +366,8 @@ class Profile(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parsers: Parsers = Parsers()
     reporting: Reporting = Reporting()
     llamacpp: LlamaCpp = LlamaCpp()
+    accept_unsafe: tuple[Text, ...] = ()
+    """Known dangers that the owner takes on, by id (``serve/unsafe.py``); the command is written all the same."""
     environment: dict[Text, str] = {}
     """Set for the engine's process; wins over what the profile's other keys imply."""
     flags: dict[Flag, FlagValue] = {}
