@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from governor.cli import chat, log, policy, status, up
+from governor.cli import agents, chat, connect, log, policy, status, top, up
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,10 +19,13 @@ app = typer.Typer(
 app.command()(up.up)
 app.command()(status.status)
 app.command()(status.stop)
+app.command()(top.top)
 app.command()(chat.chat)
 app.command()(log.log)
 app.command()(log.usage)
 app.add_typer(policy.app, name="policy")
+app.add_typer(agents.app, name="agent")
+app.add_typer(connect.app, name="connect")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,1 @@
+"""Widgets that draw cells; none of them parses text."""
