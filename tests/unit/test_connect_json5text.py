@@ -7,7 +7,7 @@ from typing import Any
 
 import json5
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from governor.connect.json5text import edited, read
@@ -105,6 +105,7 @@ VALUES = st.recursive(
 TABLES = st.dictionaries(NAMES, VALUES, max_size=4)
 
 
+@settings(max_examples=150, deadline=None)
 @given(tree=TABLES, path=st.lists(NAMES, min_size=1, max_size=4), value=VALUES, style=st.integers(0, 3))
 def test_any_change_of_any_text_reads_back_as_that_change(
     tree: dict[str, Any], path: list[str], value: object, style: int
