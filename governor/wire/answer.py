@@ -285,7 +285,8 @@ class ResponsesReader(_NamedReader):
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
         status = response.get("status")
-        self.answer.finish_reason = reason or ("stop" if status == "completed" else status)
+        finish = reason or ("stop" if status == "completed" else status)
+        self.answer.finish_reason = finish if isinstance(finish, str) else self.answer.finish_reason
         for item in (response.get("output") or ()) if count_output else ():
             if isinstance(item, dict):
                 field = "reasoning_bytes" if item.get("type") == "reasoning" else "text_bytes"

@@ -82,7 +82,7 @@ class JsonObject:
             if value is not None and name not in self._raw:
                 out += (b"" if head_only else b",", msgspec.json.encode(name), b":", value)
                 head_only = False
-        out.append(body[self._entries[-1].end :] if self._entries else body[body.index(b"{") + 1 :].lstrip())
+        out.append(body[self._entries[-1].end :] if self._entries else body[body.index(b"{") + 1 :])
         return b"".join(out)
 
     def _locate(self) -> tuple[_Entry, ...]:
