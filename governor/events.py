@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import ClassVar
 
 import msgspec
@@ -146,11 +147,11 @@ class EventLog:
         """
         if last_seen > self._last_id:
             return [Numbered(0, Gap(at=0.0, after=last_seen)), *self._ring]
-        news = [numbered for numbered in self._ring if numbered.id > last_seen]
-        first = news[0].id if news else self._last_id + 1
-        if first > last_seen + 1:
-            return [Numbered(first - 1, Gap(at=0.0, after=last_seen)), *news]
-        return news
+        count = self._last_id - last_seen
+        if count > len(self._ring):
+            first = self._last_id + 1 - len(self._ring)
+            return [Numbered(first - 1, Gap(at=0.0, after=last_seen)), *self._ring]
+        return list(islice(reversed(self._ring), count))[::-1]
 
     @contextmanager
     def follower(self, last_seen: int) -> Iterator[Follower]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from logging.handlers import RotatingFileHandler
 
@@ -29,8 +31,13 @@ from governor.wiring import assembled
 _LOG_BYTES = 5 * 1024 * 1024
 
 
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter from the event loop: the turn log's writer, a count of a new prompt."""
+
+
 def run_up(options: UpOptions) -> None:
     """Run until stopped. Raises what the commands' error handling tells."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     uvloop.run(_up(options))
 
 
@@ -68,6 +75,8 @@ async def _up(options: UpOptions) -> None:
 
 
 def _on_listening(home: Home, url: str, started_at: float, token: Secret, key: Secret) -> None:
+    gc.collect()
+    gc.freeze()  # what lives until the end is not looked through again: that would hold all turns up for 0.1 s
     instance.write_note(home, url, started_at, token)
     out.print(f"[bold]governor[/] listens on [bold]{url}/v1[/]")
     out.print(f"  export OPENAI_BASE_URL={url}/v1")
@@ -84,14 +93,19 @@ async def _shown(governor: Governor) -> AsyncIterator[None]:
     async def show() -> None:
         with governor.events.follower(0) as follower:
             while (news := await follower.next(timeout_s=3600)) is not None:
-                for numbered in news:
-                    _print_event(numbered.event)
+                await asyncio.to_thread(_print_events, news)
 
     task = asyncio.create_task(show())
     try:
         yield
     finally:
         await asyncio.gather(task)
+
+
+def _print_events(news: Sequence[events.Numbered]) -> None:
+    """Blocks while the terminal does not take more."""
+    for numbered in news:
+        _print_event(numbered.event)
 
 
 def _print_event(event: events.AnyEvent) -> None:

@@ -6,6 +6,7 @@ estimated have columns of their own, so that no sum can mix them.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import msgspec
@@ -138,6 +139,7 @@ def _insert(dialect: str) -> _Insert:
     return postgresql.insert(turns) if dialect == "postgresql" else sqlite.insert(turns)
 
 
+@functools.cache  # building it costs several times what running it does
 def opening_statement(dialect: str) -> _Insert:
     """Insert a row for a turn that began. Safe to repeat; completes a row whose ending came first."""
     insert = _insert(dialect)
@@ -148,6 +150,7 @@ def opening_statement(dialect: str) -> _Insert:
     )
 
 
+@functools.cache
 def closing_statement(dialect: str) -> _Insert:
     """Close a turn's row, or make it closed at once. The first ending wins: a second one touches no row.
 
