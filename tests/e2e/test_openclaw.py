@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from governor.store.model import StoredTurn, TurnClosed
 from governor.types import PromptShape, TurnKind, TurnState
 from serve.engine import Endpoint
 from serve.scripted import CallKind, Knobs, ScriptedEngine
+from tests.e2e.clients import processes
 from tests.e2e.clients.openclaw import OpenClawAgent, OpenClawDaemon, OpenClawProgram, openclaw_daemon
 from tests.e2e.seen import BIG_COMMAND, SUMMARY, agent_calls, body_of, call, calls_of, text_of, tool_outputs
 from tests.harness import Governed, governed
@@ -65,7 +65,7 @@ class Setup:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def setup(openclaw_program: OpenClawProgram, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Setup]:
     root = tmp_path_factory.mktemp("openclaw")
-    engine_port = free_port()
+    engine_port = processes.free_port()
     engine_url = f"http://127.0.0.1:{engine_port}"
     async with governed(engine_url, root / "governor", agents=tuple(APIS), wait_ready=False) as governor:
         agents = [
@@ -83,13 +83,6 @@ async def setup(openclaw_program: OpenClawProgram, tmp_path_factory: pytest.Temp
         async with openclaw_daemon(openclaw_program, root / "state", agents) as daemon:
             yield Setup(daemon, governor, engine_port)
         assert daemon.left_over() == []
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 async def test_tool_round_trip_and_second_turn(setup: Setup) -> None:

@@ -55,8 +55,8 @@ class HermesAgent:
         """``max_tokens`` and ``context_length`` in tokens; ``None`` leaves Hermes' stock behaviour."""
         self._program = program
         self._home = home
-        self.workspace = home / "workspace"
-        self.workspace.mkdir(parents=True, exist_ok=True)
+        self._workspace = home / "workspace"
+        self._workspace.mkdir(parents=True, exist_ok=True)
         self._environment = processes.clean_environment(
             home,
             [program.parent],
@@ -91,5 +91,5 @@ class HermesAgent:
 
     async def _hermes(self, arguments: list[str], timeout_s: float) -> processes.Finished:
         return await processes.run(
-            [str(self._program), *arguments], cwd=self.workspace, environment=self._environment, timeout_s=timeout_s
+            [str(self._program), *arguments], cwd=self._workspace, environment=self._environment, timeout_s=timeout_s
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.e2e.clients import install, processes
 
 _NODE_LOCK = install.LOCKS / "node.txt"
 _PACKAGES = install.LOCKS / "openclaw"
-_READY_LIMIT_S = 120
+_READY_LIMIT_S = 240
 _STOP_LIMIT_S = 30
 _SWITCHED_OFF = {
     "OPENCLAW_SKIP_CHANNELS": "1",
@@ -110,7 +109,7 @@ class OpenClawDaemon:
         """What the daemon has printed."""
         return (self._state / "daemon.log").read_text(errors="replace")
 
-    async def ask(self, agent: str, session_key: str, message: str, *, timeout_s: float = 120) -> OpenClawResult:
+    async def ask(self, agent: str, session_key: str, message: str, *, timeout_s: float = 240) -> OpenClawResult:
         """One turn of an agent's session. A new key is a new session."""
         arguments = ["agent", "--agent", agent, "--session-key", session_key, "--message", message, "--json"]
         done = await processes.run(
@@ -165,13 +164,11 @@ class OpenClawDaemon:
 
 @contextlib.asynccontextmanager
 async def openclaw_daemon(
-    program: OpenClawProgram, state: Path, agents: list[OpenClawAgent], settings: Mapping[str, Any] | None = None
+    program: OpenClawProgram, state: Path, agents: list[OpenClawAgent]
 ) -> AsyncIterator[OpenClawDaemon]:
-    """A daemon with these agents, stopped on exit. ``settings`` are put over the sections made here."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    daemon = OpenClawDaemon(program, state, port, _config(state, port, agents) | dict(settings or {}))
+    """A daemon with these agents, stopped on exit."""
+    port = processes.free_port()
+    daemon = OpenClawDaemon(program, state, port, _config(state, port, agents))
     await daemon.start()
     try:
         yield daemon

@@ -1,4 +1,4 @@
-"""Client processes: a clean environment to run in, and ends that leave nothing behind."""
+"""Client processes: a clean environment and a port to run on, and ends that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,14 @@ def kill_group(pid: int) -> None:
     """Kill what is left of a process group. May be repeated safely."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def with_environment(entry: str) -> list[int]:
