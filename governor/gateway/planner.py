@@ -5,6 +5,7 @@ Deciding only; the one thing asked of the outside is an exact count, and only wh
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import msgspec
@@ -21,6 +22,9 @@ from governor.types import AgentName, TokenCount, TurnKind
 from governor.wire.messages import text_of
 from governor.wire.request import GenerationRequest
 from serve.engine import Endpoint, Engine, ModelCard
+
+_MUCH_TEXT_BYTES = 32 * 1024
+"""Takes a few milliseconds to count, exactly or not."""
 
 
 class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,14 +79,7 @@ class Planner:
         """Raises :class:`~governor.errors.ContextOverflow` when the prompt leaves no room for an answer."""
         kind = turn_kind(request)
         window = effective_window(card.window_tokens, policy)
-        count = self._counter.count(
-            PromptParts(
-                messages=_all_messages(request),
-                tools=None if request.tools is None else bytes(request.tools),
-                known=located.known if located else None,
-                digests=located.digests if located else None,
-            )
-        )
+        count = await self._count(request, located)
         wanted, _ = wanted_cap(policy, kind, request.requested_cap)
         tight = window is not None and count.upper + wanted > window
         if tight and not count.exact and self._engine.capabilities.counts_prompts:
@@ -97,6 +94,19 @@ class Planner:
         )
         edits = edit(request, cap, policy.request, self._engine.capabilities, policy.output.thinking)
         return TurnPlan(kind=kind, located=located, count=count, cap=cap, edits=edits)
+
+    async def _count(self, request: GenerationRequest, located: Located | None) -> TokenCount:
+        """Counted here, or in a thread while other turns go on, where much of the prompt was not counted before."""
+        parts = PromptParts(
+            messages=_all_messages(request),
+            tools=None if request.tools is None else bytes(request.tools),
+            known=located.known if located else None,
+            digests=located.digests if located else None,
+        )
+        new = parts.messages[located.shared_messages if located else 0 :]
+        if sum(map(len, new)) < _MUCH_TEXT_BYTES:
+            return self._counter.count(parts)
+        return await asyncio.to_thread(self._counter.count, parts)
 
     def learn(self, plan: TurnPlan, prompt_tokens: int) -> None:
         """The engine has reported what the prompt really was."""
