@@ -120,6 +120,7 @@ async def governed(
     agents: tuple[str, ...] = ("alice",),
     config: RuntimeConfig | None = None,
     wait_ready: bool = True,
+    port: int = 0,
     **options: Any,
 ) -> AsyncIterator[Governed]:
     """Run a governor in ``root``. ``policies`` are the texts of agents' policy files; ``options`` go to
@@ -136,8 +137,7 @@ async def governed(
     if chosen.watch_times == WatchTimes():
         chosen = msgspec.structs.replace(chosen, watch_times=QUICK, stop_within_s=min(chosen.stop_within_s, 2))
     with assembled(home, target, Secret(ADMIN_TOKEN), config=chosen, **options) as (governor, turn_log):
-        bound = bound_socket("127.0.0.1", 0)
-        port = bound.getsockname()[1]
+        bound = bound_socket("127.0.0.1", port)
         stop, listening = asyncio.Event(), asyncio.Event()
         running = asyncio.create_task(governor.run(bound, stop, listening.set))
         try:
@@ -145,7 +145,7 @@ async def governed(
                 await listening.wait()
                 while wait_ready and governor.watch.mode is not EngineMode.READY:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            yield Governed(f"http://127.0.0.1:{port}", keys, home, governor, turn_log, stop.set)
+            yield Governed(f"http://127.0.0.1:{bound.getsockname()[1]}", keys, home, governor, turn_log, stop.set)
         finally:
             stop.set()
             await running

@@ -20,6 +20,15 @@ _DECODABLE = {"gzip", "deflate", "x-gzip"}
 _HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}
 
 
+_PIECE_BYTES = 512 * 1024
+
+
+async def _in_pieces(body: bytes) -> AsyncIterator[bytes]:
+    """A large body, so that sending it neither blocks the event loop nor copies all of it at once."""
+    for at in range(0, len(body), _PIECE_BYTES):
+        yield body[at : at + _PIECE_BYTES]
+
+
 class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
 
@@ -110,9 +119,9 @@ class HttpEngine:
     @asynccontextmanager
     async def open(self, call: EngineCall) -> AsyncIterator[HttpAnswer]:
         """See :meth:`serve.engine.Engine.open`."""
-        request = self._client.build_request(
-            "POST", call.endpoint.value, content=call.body, headers={**self._call_headers, **call.headers}
-        )
+        headers = {**self._call_headers, "content-length": str(len(call.body)), **call.headers}
+        content = call.body if len(call.body) <= _PIECE_BYTES else _in_pieces(call.body)
+        request = self._client.build_request("POST", call.endpoint.value, content=content, headers=headers)
         with translated(self.name):
             response = await self._client.send(request, stream=True)
         try:
