@@ -10,6 +10,7 @@ gateway shows the message as the reason why the engine is unavailable.
     │   ├── BadModelSource        ``--model`` cannot be understood, or names no usable file
     │   ├── WeightsCorrupt        a file is not what it should be
     │   └── DownloadFailed        the registry or hub could not be reached, or said no
+    ├── ProfileRefused            an engine profile cannot be run like this
     ├── EngineMissing             no embedded engine for this platform
     ├── AlreadySupervised         another governor runs an engine from this folder
     └── EngineFailed              the engine does not start, or keeps dying
@@ -47,6 +48,17 @@ class WeightsCorrupt(WeightsError):
 
 class DownloadFailed(WeightsError):
     pass
+
+
+class ProfileRefused(ServeError):
+    """``reasons`` each name the profile's key, the reason and the cure."""
+
+    exit_code = 2
+
+    def __init__(self, profile: str, reasons: tuple[str, ...]) -> None:
+        listed = "".join(f"\n  * {reason}" for reason in reasons)
+        super().__init__(f"profile {profile} cannot be run like this:{listed}")
+        self.reasons = reasons
 
 
 class EngineMissing(ServeError):
