@@ -36,8 +36,10 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     model_path: str | None = None
     """Over the profile's."""
+    revision: str | None = None
+    """The commit on the hub that the weights were resolved to (:attr:`serve.l3.Weights.commit`)."""
     l3_folder: Path | None = None
-    """Of this engine's L3 identity (:mod:`serve.l3`); needed if the profile has L3."""
+    """The pages' folder of this engine's L3 identity (:attr:`serve.l3.L3Folder.pages`); needed if the profile has L3."""
     kv_events_endpoint: str | None = None
     """ZMQ address for KV events, best ``ipc://FILE`` in a private folder: events carry the tokens of all prompts, and a
     TCP port shows them to every user of the machine. Needed if the profile has KV events."""
@@ -168,14 +170,15 @@ def _misfits(profile: Profile, site: Site, version: str) -> Iterator[Refusal]:
 
 
 def _connects(endpoint: str, version: str) -> bool:
-    one_address = endpoint.startswith("tcp://") and not any(wild in endpoint for wild in ("*", "::", "0.0.0.0"))
+    one_address = endpoint.startswith("tcp://") and not any(wild in endpoint for wild in ("*", "::", "0.0.0.0"))  # noqa: S104
     return one_address and version_key(version) < version_key(_BIND_SINCE)
 
 
 def _placed(profile: Profile, site: Site, version: str) -> Iterator[Setting]:
     """Settings that need the site."""
+    profile_revision = None if site.model_path else profile.model.revision
     yield Setting("model.path", "--model-path", site.model_path or profile.model.path)
-    yield Setting("model.revision", "--revision", None if site.model_path else profile.model.revision)
+    yield Setting("model.revision", "--revision", site.revision or profile_revision)
     yield Setting("", "--host", site.host)
     yield Setting("", "--port", site.port)
     if profile.reporting.kv_events and site.kv_events_endpoint:

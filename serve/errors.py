@@ -11,6 +11,7 @@ gateway shows the message as the reason why the engine is unavailable.
     │   ├── WeightsCorrupt        a file is not what it should be
     │   └── DownloadFailed        the registry or hub could not be reached, or said no
     ├── ProfileRefused            an engine profile cannot be run like this
+    ├── L3Refused                 a folder for pages on disk cannot be used
     ├── EngineMissing             no embedded engine for this platform
     ├── AlreadySupervised         another governor runs an engine from this folder
     └── EngineFailed              the engine does not start, or keeps dying
@@ -59,6 +60,10 @@ class ProfileRefused(ServeError):
         listed = "".join(f"\n  * {reason}" for reason in reasons)
         super().__init__(f"profile {profile} cannot be run like this:{listed}")
         self.reasons = reasons
+
+
+class L3Refused(ServeError):
+    exit_code = 7
 
 
 class EngineMissing(ServeError):

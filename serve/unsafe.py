@@ -95,7 +95,7 @@ ALL: tuple[Danger, ...] = (
     Danger(
         id="hybrid-kernel-io",
         key="hicache.io_backend",
-        reason="kernel copies between GPU and host end in an illegal memory access with hybrid models, and they are the "
+        reason="kernel copies between GPU and host end in an illegal memory access with hybrid models, and are the "
         "default",
         evidence="#30055, #16771; published machine 5090-32g",
         cure='io_backend = "direct" with mem_layout = "page_first_direct"',
