@@ -24,11 +24,12 @@ class TurnKind(StrEnum):
     FINAL = "final"
     """A plain answer: no tool can be called."""
     COMPACTION = "compaction"
-    """The client summarises its own history. Never refused for rate or concurrency: refusing loses data."""
+    """The client summarises its own history, or saves its memory just before. Never refused for rate or concurrency:
+    refusing loses data."""
     TITLE = "title"
     """A title for a conversation."""
     BACKGROUND = "background"
-    """A review or memory flush that no person waits for."""
+    """A review that no person waits for."""
 
 
 class TurnState(StrEnum):
@@ -96,7 +97,7 @@ class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
     margin: int = 0
     """The true count is at most ``tokens + margin`` and at least ``tokens - margin``. 0 means exact."""
     margin_below: int | None = None
-    """How far the true count may lie under ``tokens``, where less than ``margin`` is known; ``None`` means ``margin``."""
+    """How far the true count may lie under ``tokens``, where that is less than ``margin``; ``None``: as far."""
     source: str = "estimate"
     """``engine`` (its tokenizer was asked), ``tokenizer`` (the model's own, run here), ``usage`` (a reported
     figure plus what was added since) or ``estimate`` (characters)."""

@@ -118,27 +118,29 @@ class GenerateRoute:
         request = parse(self._endpoint, body)
         turn.model, turn.stream, turn.message_count = request.model, request.stream, len(request.messages)
         policy = s.policies.policy_for(turn.agent).policy
+        if not s.watch.models:  # the first engine is still on its way
+            turn.on_queued("the engine is not ready yet")
+            async with reply.kept_alive(policy.stream, request.model, enabled=request.stream):
+                await s.watch.wait_until_met(policy.limits.hold_s)
         card = s.watch.model(request.model)
         check_model(card, policy)
         if self._endpoint is Endpoint.COUNT_TOKENS:
             await self._relay(turn, reply, request, None, self._call(turn, request.json.body, headers))
             return
-        turn.located = s.planner.locate(turn.agent, request, headers)
-        plan = await s.planner.plan(request, turn.located, card, policy)
-        turn.kind, turn.count, turn.cap = plan.kind, plan.count, plan.cap
+        turn.located = located = s.planner.locate(turn.agent, request, headers)
+        turn.measure = await s.planner.measure(request, located, card, policy)
+        plan = s.planner.plan(request, turn.measure, policy)
+        turn.cap = plan.cap
         turn.edits = (*plan.edits.changed, *(f"-{name}" for name in plan.edits.dropped))
         _announce(reply, plan)
         call = self._call(turn, plan.edits.body, headers)
         try:
-            if request.stream:
-                async with reply.kept_alive(policy.stream, request.model):
-                    await self._run(turn, reply, request, plan, policy, call)
-            else:
+            async with reply.kept_alive(policy.stream, request.model, enabled=request.stream):
                 await self._run(turn, reply, request, plan, policy, call)
         finally:
             # Many clients close on the last event, which cancels this task before it has returned.
             if turn.answer.usage.prompt_tokens is not None:
-                s.planner.learn(plan, turn.answer.usage.prompt_tokens)
+                s.planner.learn(located, plan.measure.count, turn.answer.usage.prompt_tokens)
 
     def _call(self, turn: Turn, body: bytes, headers: Mapping[str, str]) -> EngineCall:
         passed = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}
@@ -153,7 +155,7 @@ class GenerateRoute:
             turn_id=turn.turn_id,
             agent=turn.agent,
             agent_class=policy.agent_class,
-            kind=plan.kind,
+            kind=plan.measure.kind,
             limits=policy.limits,
         )
         for attempt in range(1, _ATTEMPTS + 1):
@@ -174,12 +176,12 @@ class GenerateRoute:
         turn.answer = reader.answer
 
         def overflow(engine_message: str) -> ContextOverflow | None:
-            window = plan.cap.window_tokens if plan else None
+            window = plan.measure.window_tokens if plan else None
             if plan is None or window is None:
                 return None
             detail = f"(The engine said: {engine_message})"
             return ContextOverflow(
-                prompt_tokens=plan.count.tokens,
+                prompt_tokens=plan.measure.count.tokens,
                 window_tokens=window,
                 reserve_tokens=plan.cap.tokens,
                 detail=detail,

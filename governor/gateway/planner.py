@@ -27,12 +27,19 @@ _MUCH_TEXT_BYTES = 32 * 1024
 """Takes a few milliseconds to count, exactly or not."""
 
 
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn is and how large it is."""
+
+    kind: TurnKind
+    count: TokenCount
+    window_tokens: int | None
+    """Prompt + output this agent may use on this model."""
+
+
 class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything decided before the turn asks to run."""
 
-    kind: TurnKind
-    located: Located | None
-    count: TokenCount
+    measure: Measure
     cap: CapDecision
     edits: Edits
 
@@ -68,15 +75,13 @@ class Planner:
         session = client_session_id(
             headers, request.cache_key, text_of(first_user), text_of(request.system or leading_system)
         )
-        head = digest_head(
-            f"{request.endpoint.value} {request.model}", tools
-        )  # each dialect is rendered in its own way
+        head = digest_head(f"{request.endpoint.value} {request.model}", tools)  # each dialect is rendered its own way
         return self._sessions.locate(agent, head, messages, session, tools=tools, trace=trace_id(headers))
 
-    async def plan(
+    async def measure(
         self, request: GenerationRequest, located: Located | None, card: ModelCard, policy: Policy
-    ) -> TurnPlan:
-        """Raises :class:`~governor.errors.ContextOverflow` when the prompt leaves no room for an answer."""
+    ) -> Measure:
+        """What the turn is and how large; asks the engine to count only when the cap depends on it. Raises nothing."""
         kind = turn_kind(request)
         window = effective_window(card.window_tokens, policy)
         count = await self._count(request, located)
@@ -84,16 +89,20 @@ class Planner:
         tight = window is not None and count.upper + wanted > window
         if tight and not count.exact and self._engine.capabilities.counts_prompts:
             count = await self._engine.count_prompt(request.endpoint, request.json.body) or count
+        return Measure(kind=kind, count=count, window_tokens=window)
+
+    def plan(self, request: GenerationRequest, measure: Measure, policy: Policy) -> TurnPlan:
+        """Raises :class:`~governor.errors.ContextOverflow` when the prompt leaves no room for an answer."""
         cap = decide_cap(
             policy,
-            kind,
+            measure.kind,
             requested=request.requested_cap,
-            prompt=count,
-            window_tokens=window,
+            prompt=measure.count,
+            window_tokens=measure.window_tokens,
             tools_usable=request.tools_usable,
         )
         edits = edit(request, cap, policy.request, self._engine.capabilities, policy.output.thinking)
-        return TurnPlan(kind=kind, located=located, count=count, cap=cap, edits=edits)
+        return TurnPlan(measure=measure, cap=cap, edits=edits)
 
     async def _count(self, request: GenerationRequest, located: Located | None) -> TokenCount:
         """Counted here, or in a thread while other turns go on, where much of the prompt was not counted before."""
@@ -108,11 +117,10 @@ class Planner:
             return self._counter.count(parts)
         return await asyncio.to_thread(self._counter.count, parts)
 
-    def learn(self, plan: TurnPlan, prompt_tokens: int) -> None:
+    def learn(self, located: Located, count: TokenCount, prompt_tokens: int) -> None:
         """The engine has reported what the prompt really was."""
-        self._counter.learn(plan.count, prompt_tokens)
-        if plan.located is not None:
-            self._sessions.record(plan.located, prompt_tokens=prompt_tokens)
+        self._counter.learn(count, prompt_tokens)
+        self._sessions.record(located, prompt_tokens=prompt_tokens)
 
 
 def _all_messages(request: GenerationRequest) -> list[bytes]:

@@ -86,8 +86,14 @@ class Reply:
         return self._redactor.data(error)
 
     @asynccontextmanager
-    async def kept_alive(self, policy: StreamPolicy, model: str) -> AsyncIterator[None]:
-        """While inside, a quiet stream gets its head and then a keep-alive from time to time."""
+    async def kept_alive(self, policy: StreamPolicy, model: str, *, enabled: bool) -> AsyncIterator[None]:
+        """While inside, a quiet stream gets its head and then a keep-alive from time to time.
+
+        Not ``enabled`` for plain answers, which have nothing that could be sent early.
+        """
+        if not enabled:
+            yield
+            return
         keeper = asyncio.create_task(self._keep_alive(policy, model))
         try:
             yield

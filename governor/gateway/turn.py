@@ -17,12 +17,13 @@ from governor import events
 from governor.clock import Clock
 from governor.errors import GovernorError, InternalError, UpstreamError
 from governor.gateway.metrics import Metrics
+from governor.gateway.planner import Measure
 from governor.output.caps import CapDecision
 from governor.redact import Redactor
 from governor.snapshot import AgentView, TurnView
 from governor.store.model import TurnClosed, TurnLog, TurnOpened
 from governor.tokens.chain import Located
-from governor.types import AgentName, TokenCount, TurnId, TurnKind, TurnState, Usage
+from governor.types import AgentName, TurnId, TurnState, Usage
 from governor.visible import LONGEST_NAME, LONGEST_REASON, visible
 from governor.wire.answer import Answer
 
@@ -47,11 +48,10 @@ class Turn:
         """Set before the turn's task is cancelled because the client left."""
         self.phase = "reading"
         self.waits_for: str | None = None
-        self.kind: TurnKind | None = None
         self.located: Located | None = None
         self.model: str | None = None
         self.stream: bool | None = None
-        self.count: TokenCount | None = None
+        self.measure: Measure | None = None
         self.message_count: int | None = None
         self.cap: CapDecision | None = None
         self.edits: tuple[str, ...] = ()
@@ -101,9 +101,9 @@ class Turn:
             route=self.route,
             phase=self.phase,
             since=self._opened_wall,
-            kind=self.kind,
+            kind=self.measure.kind if self.measure else None,
             waits_for=self.waits_for,
-            prompt_tokens=self.count.tokens if self.count else None,
+            prompt_tokens=self.measure.count.tokens if self.measure else None,
             cap=self.cap.tokens if self.cap else None,
             generated_bytes=self.answer.generated_bytes,
         )
@@ -147,13 +147,14 @@ class Turn:
         estimate = None
         if usage.completion_tokens is None and answer.generated_bytes:
             estimate = max(answer.content_events, answer.generated_bytes // BYTES_PER_TOKEN)
-        located, count, cap = self.located, self.count, self.cap
+        located, measure, cap = self.located, self.measure, self.cap
+        count = measure.count if measure else None
         record = TurnClosed(
             turn_id=self.turn_id,
             state=state,
             closed_at=self._book.clock.wall(),
             session=located.session_id if located else None,
-            kind=self.kind,
+            kind=self.measure.kind if self.measure else None,
             shape=located.shape if located else None,
             model=None if self.model is None else visible(self.model, LONGEST_NAME),
             stream=self.stream,
@@ -169,7 +170,7 @@ class Turn:
             cap_requested=cap.requested if cap else None,
             cap_applied=cap.tokens if cap else None,
             cap_reason=cap.reason.value if cap else None,
-            window_tokens=cap.window_tokens if cap else None,
+            window_tokens=measure.window_tokens if measure else None,
             message_count=self.message_count,
             shared_messages=located.shared_messages if located else None,
             broke_at=str(located.broke_at) if located and located.broke_at else None,

@@ -54,7 +54,7 @@ class OutputPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     title: PositiveInt = 512
     """Cap of a conversation title."""
     background: PositiveInt = 8192
-    """Cap of reviews and memory flushes."""
+    """Cap of reviews that no person waits for."""
     default: PositiveInt | None = None
     """Used when the client names no cap; unset means the cap of the turn's kind."""
     floor: PositiveInt = 16

