@@ -39,7 +39,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     revision: str | None = None
     """The commit on the hub that the weights were resolved to (:attr:`serve.l3.Weights.commit`)."""
     l3_folder: Path | None = None
-    """The pages' folder of this engine's L3 identity (:attr:`serve.l3.L3Folder.pages`); needed if the profile has L3."""
+    """Of this engine's L3 identity (:attr:`serve.l3.L3Folder.pages`); needed if the profile has L3."""
     kv_events_endpoint: str | None = None
     """ZMQ address for KV events, best ``ipc://FILE`` in a private folder: events carry the tokens of all prompts, and a
     TCP port shows them to every user of the machine. Needed if the profile has KV events."""

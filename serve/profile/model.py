@@ -240,7 +240,7 @@ class L3(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backend: StorageBackend | None = None
     """``None``: no L3."""
     dir: str | None = None
-    """Parent folder; each identity has a folder of its own inside. ``None``: the governor's cache folder."""
+    """Parent folder; each identity has a folder of its own inside. ``None``: ``l3`` in the governor's home."""
     max_size_gb: PositiveInt | None = None
     """Cap over **all** ranks in 10^9 bytes; the engine is given each rank's share."""
     min_free_gb: Count = 20
