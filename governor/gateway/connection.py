@@ -46,6 +46,7 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.access_log = False  # uvicorn logs whole targets, whose query may hold a key, once its logger has a handler
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
