@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+from governor.cli.choices import EngineOptions
 from governor.cli.console import err
-from governor.cli.up import EngineOptions
 from governor.gateway.engine_watch import ProcessListener
 from governor.schedule.turns import EngineMode
 from governor.settings import Home

@@ -17,10 +17,10 @@ import uvloop
 from rich.markup import escape
 
 from governor import events, instance
+from governor.cli.choices import UpOptions
 from governor.cli.console import Exit, err, fail, milliseconds, out, shown
 from governor.cli.engine import started_engine
 from governor.cli.owner import owner_key
-from governor.cli.up import UpOptions
 from governor.gateway.server import bound_socket, check_bind
 from governor.redact import RedactingFilter
 from governor.runtime import Governor, RuntimeConfig

@@ -9,40 +9,16 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from governor import instance
+from governor.cli.choices import EngineOptions, UpOptions
 from governor.cli.console import Exit, fail, out, told_errors
 from governor.cli.options import HomeOption
 from governor.settings import Home, Secret
 
 DEFAULT_PORT = 8484
 _DETACH_WAIT_S = 60.0
-
-
-class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which engine was asked for on the command line."""
-
-    upstream: str | None = None
-    upstream_key: Secret | None = None
-    window_tokens: int | None = None
-    model: str | None = None
-    context_tokens: int | None = None
-    slots: int = 2
-
-
-class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line."""
-
-    home: Home
-    host: str
-    port: int
-    hosts: tuple[str, ...]
-    engine: EngineOptions
-    database: str | None
-    loopback_agent: str | None
-    verbose: bool
 
 
 def up(

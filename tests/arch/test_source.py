@@ -44,7 +44,12 @@ def test_source_file(path: Path) -> None:
         assert ast.get_docstring(module), "a module says what it owns"
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.name == "__init__.py"], ids=_id)
+STAND_INS = ROOT / "serve" / "sglang_cpu" / "engine_path"
+"""Stand for other people's packages inside the engine's process, so they have those packages' shape."""
+OUR_INITS = [path for path in SOURCES if path.name == "__init__.py" and STAND_INS not in path.parents]
+
+
+@pytest.mark.parametrize("path", OUR_INITS, ids=_id)
 def test_package_only_names_its_parts(path: Path) -> None:
     for node in ast.parse(path.read_text()).body:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
