@@ -131,7 +131,7 @@ def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = filelock.FileLock(path.with_name(f".{path.name}.lock"))
+        lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), mode=0o600)
         lock.acquire(timeout=timeout_s)
     except filelock.Timeout as error:
         raise ConfigError(f"is held by another program for more than {timeout_s:g} s", file=str(path)) from error

@@ -5,10 +5,15 @@ A name kept in the home itself, because the machine's name and the home's path m
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
 _FILE = "home-id"
+
+
+def _for_the_owner_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def ensure_home_id(root: Path) -> str:
@@ -16,7 +21,7 @@ def ensure_home_id(root: Path) -> str:
     path = root / _FILE
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with path.open("x", encoding="ascii") as file:
+        with path.open("x", encoding="ascii", opener=_for_the_owner_alone) as file:
             file.write(uuid.uuid4().hex)
     except FileExistsError:
         pass
