@@ -12,16 +12,13 @@ from pathlib import Path
 _FILE = "home-id"
 
 
-def _for_the_owner_alone(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def ensure_home_id(root: Path) -> str:
     """The id of the home at ``root``, made at the first call. Blocks on the disk; raises ``OSError``."""
     path = root / _FILE
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with path.open("x", encoding="ascii", opener=_for_the_owner_alone) as file:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(uuid.uuid4().hex)
     except FileExistsError:
         pass
