@@ -1,0 +1,13 @@
+"""``InterpolationMode``: transformers looks its members up when it is imported."""
+
+from enum import Enum
+
+
+class InterpolationMode(Enum):
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"
