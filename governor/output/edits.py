@@ -93,13 +93,17 @@ def _thinking_changes(
         return {}
     if request.endpoint is Endpoint.MESSAGES:
         thinking = decode(request.json.raw("thinking"))
-        if not isinstance(thinking, dict) or thinking.get("budget_tokens", 0) <= thinking_tokens:
+        if not isinstance(thinking, dict) or "budget_tokens" not in thinking:
+            return {}
+        if _within(thinking["budget_tokens"], thinking_tokens):
             return {}
         return {"thinking": msgspec.json.encode(thinking | {"budget_tokens": thinking_tokens})}
     field = capabilities.thinking_budget_field
     if field is None or request.endpoint is not Endpoint.CHAT:
         return {}
     asked = decode(request.json.raw(field))
-    if isinstance(asked, int) and 0 <= asked <= thinking_tokens:
-        return {}
-    return {field: str(thinking_tokens).encode()}
+    return {} if _within(asked, thinking_tokens) else {field: str(thinking_tokens).encode()}
+
+
+def _within(asked: object, budget_tokens: int) -> bool:
+    return type(asked) is int and 0 <= asked <= budget_tokens

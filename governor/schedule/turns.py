@@ -80,6 +80,11 @@ class _Agent(msgspec.Struct):
     def idle(self) -> bool:
         return not self.running and not self.queued and not self.granted_at
 
+    def forget_before(self, moment: float) -> None:
+        """Forget grants that no rate looks at any more."""
+        while self.granted_at and self.granted_at[0] <= moment:
+            self.granted_at.popleft()
+
 
 class TurnScheduler:
     """Decides on events. All times are seconds of one monotonic clock."""
@@ -103,6 +108,7 @@ class TurnScheduler:
         """Take an event; act through the effects. An event about an unknown turn changes nothing."""
         match event:
             case TurnArrived():
+                self._settle(now)  # whom time alone has let in or sent away since the last event comes first
                 self._on_arrival(now, event)
             case TurnEnded(turn_id):
                 self._remove(turn_id)
@@ -110,8 +116,7 @@ class TurnScheduler:
                 self._engine = event
             case TimePassed():
                 pass
-        self._expire(now)
-        self._grant_all(now)
+        self._settle(now)
 
     def next_deadline(self, now: float) -> float | None:
         """When time alone will change something: a hold runs out or a rate window opens."""
@@ -165,6 +170,10 @@ class TurnScheduler:
             self._agents[waiting.turn.agent].queued -= 1
             self._forget_if_idle(waiting.turn.agent)
 
+    def _settle(self, now: float) -> None:
+        self._expire(now)
+        self._grant_all(now)
+
     def _expire(self, now: float) -> None:
         for waiting in tuple(self._waiting.values()):
             turn = waiting.turn
@@ -196,6 +205,7 @@ class TurnScheduler:
     def _grant(self, now: float, turn: TurnArrived) -> None:
         agent = self._agents[turn.agent]
         agent.running += 1
+        agent.forget_before(now - _MINUTE_S)
         agent.granted_at.append(now)
         self._running[turn.turn_id] = turn
         self._effects.grant(turn.turn_id)
@@ -219,9 +229,9 @@ class TurnScheduler:
 
     def _rate_opens(self, now: float, turn: TurnArrived) -> float:
         """When the agent's rate lets one more in; ``now`` if it does already."""
-        granted = self._agents[turn.agent].granted_at
-        while granted and now - granted[0] >= _MINUTE_S:
-            granted.popleft()
+        agent = self._agents[turn.agent]
+        agent.forget_before(now - _MINUTE_S)
+        granted = agent.granted_at
         limit = turn.limits.turns_per_minute
         if limit is None or turn.kind is TurnKind.COMPACTION or len(granted) < limit:
             return now
