@@ -205,4 +205,4 @@ def _translated(http: httpx.AsyncClient) -> Iterator[None]:
     try:
         yield
     except httpx.HTTPError as error:
-        raise NotConnected(f"nothing answers at {http.base_url}: {type(error).__name__}") from error
+        raise NotConnected(f"no connection to {http.base_url}: {type(error).__name__}") from error
