@@ -123,10 +123,11 @@ class SglangServer:
 
     def environment(self) -> dict[str, str]:
         # Compiled imports are kept: they are most of a start.
-        dropped = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONWARNINGS"}
+        dropped = {"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONWARNINGS"}
         env = {name: value for name, value in os.environ.items() if name not in dropped}
         env |= {
             "PYTHONPATH": str(ENGINE_PATH),
+            "PYTHONSAFEPATH": "1",
             "SGLANG_USE_CPU_ENGINE": "1",
             "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(self.l3),
             "OMP_NUM_THREADS": "1",
