@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+_GOOD = b"HTTP/1.1 200 "
 _FIRST_TOKEN = re.compile(rb'"content":"[^"]')
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _PATH = "/v1/chat/completions"
@@ -81,23 +82,25 @@ class Stream(asyncio.Protocol):
             self._seen += data
             if _FIRST_TOKEN.search(self._seen):
                 self._first_token = now
+            elif not self._seen.startswith(_GOOD[: len(self._seen)]):
+                self._fail("a bad answer")
         self._tail = self._tail[-len(_LAST_CHUNK) :] + data[-len(_LAST_CHUNK) :]
         if self._tail.endswith(_LAST_CHUNK):
             self._end(now)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._answered is not None and not self._answered.done():
-            said = b"".join(self._pieces)[:500].decode(errors="replace")
-            self._answered.set_exception(BenchFailed(f"the connection closed inside an answer: {said!r}"))
+        self._fail("the connection closed inside an answer")
 
     def _end(self, now: float) -> None:
-        answered, whole = self._answered, b"".join(self._pieces)
-        if answered is None or answered.done():
-            return
-        if not whole.startswith(b"HTTP/1.1 200") or b"data: [DONE]" not in whole or not self._first_token:
-            answered.set_exception(BenchFailed(f"a bad answer: {whole[:500].decode(errors='replace')!r}"))
-            return
-        began = self._began
-        answered.set_result(
-            Timing(self._first_byte - began, self._first_token - began, now - began, whole.count(b"\n\n"))
-        )
+        whole = b"".join(self._pieces)
+        if b"data: [DONE]" not in whole or not self._first_token:
+            self._fail("an answer without its end or without a token")
+        elif self._answered is not None and not self._answered.done():
+            began = self._began
+            timing = Timing(self._first_byte - began, self._first_token - began, now - began, whole.count(b"\n\n"))
+            self._answered.set_result(timing)
+
+    def _fail(self, what: str) -> None:
+        if self._answered is not None and not self._answered.done():
+            said = b"".join(self._pieces)[:500].decode(errors="replace")
+            self._answered.set_exception(BenchFailed(f"{what}: {said!r}"))

@@ -5,14 +5,16 @@ Made up from a seed, so that two runs send the same bytes. A token is taken to b
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 BYTES_PER_TOKEN = 4
 _TOOLS = 24
+_GROWTH = 1.25
 _ROUND_BYTES = 2400
 """One call and its result, on average; what a file read or a shell command returns."""
 _LINES = (
@@ -49,6 +51,13 @@ class Conversation:
         while self.body_bytes < budget:
             self._round(min(_ROUND_BYTES, max(300, budget - self.body_bytes)))
 
+        self._most_bytes = budget * _GROWTH
+
+    @property
+    def is_full(self) -> bool:
+        """Grown by so much that it no longer stands for its size."""
+        return self.body_bytes > self._most_bytes
+
     @property
     def body_bytes(self) -> int:
         return len(self._head) + sum(len(message) + 1 for message in self._messages) + 1
@@ -83,9 +92,10 @@ class Conversation:
         return msgspec.json.encode(fields)
 
 
-def conversations(count: int, prompt_tokens: int, *, seed: str, model: str) -> Sequence[Conversation]:
-    """``count`` conversations that share nothing."""
-    return [Conversation(prompt_tokens, seed=f"{seed}/{number}", model=model) for number in range(count)]
+def conversations(prompt_tokens: int, *, seed: str, model: str) -> Iterator[Conversation]:
+    """One conversation after another; they share nothing but the tools."""
+    for number in itertools.count():
+        yield Conversation(prompt_tokens, seed=f"{seed}/{number}", model=model)
 
 
 def _tool(number: int) -> dict[str, Any]:

@@ -26,6 +26,8 @@ _MOMENTS: dict[str, Callable[[Timing], float]] = {
     "end": lambda timing: timing.end_s,
 }
 _CPU_REQUESTS = 100
+_SETTLE_S = 0.03
+"""After which the turn log has the turn, too."""
 _SECONDS_OF_CHUNKS = 5.0
 _UNPACED_TOKENS = 4000
 
@@ -117,30 +119,36 @@ def latency_row(load: Load, measured: Measured, resident: float) -> LatencyRow:
 
 
 async def request_cost(prompt_tokens: int, requests: int) -> RequestCost:
-    """CPU of one request after another of a growing conversation."""
+    """CPU of one request after another of conversations that grow; the first one of each is not counted."""
     with both(answer_tokens=1, tokens_per_s=0) as (_, gateway):
-        talk = conversations(1, prompt_tokens, seed="cost", model=MODEL)[0]
+        fresh = conversations(prompt_tokens, seed="cost", model=MODEL)
+        talk, counted, spent = next(fresh), 0, 0.0
         async with Stream(gateway.url, gateway.key) as stream:
             await stream.ask(talk.body())
-            before = cpu_seconds(gateway.pid)
-            for _ in range(requests):
+            while counted < requests:
+                if talk.is_full:
+                    talk = next(fresh)
+                    await stream.ask(talk.body())
                 talk.grow()
+                before = cpu_seconds(gateway.pid)
                 await stream.ask(talk.body())
-            spent = cpu_seconds(gateway.pid) - before
+                await asyncio.sleep(_SETTLE_S)
+                spent += cpu_seconds(gateway.pid) - before
+                counted += 1
     return RequestCost(prompt_tokens=prompt_tokens, requests=requests, cpu_ms=spent / requests * 1000)
 
 
 async def chunk_cost(streams: int, tokens_per_s: float, answer_tokens: int) -> ChunkCost:
     """CPU of relaying long answers to short prompts."""
     with both(answer_tokens=answer_tokens, tokens_per_s=tokens_per_s) as (_, gateway):
-        talks = conversations(streams, 1000, seed="chunks", model=MODEL)
+        fresh = conversations(1000, seed="chunks", model=MODEL)
 
         async def ask(body: bytes) -> Timing:
             async with Stream(gateway.url, gateway.key) as stream:
                 return await stream.ask(body)
 
         before = cpu_seconds(gateway.pid)
-        timings = await asyncio.gather(*(ask(talk.body()) for talk in talks))
+        timings = await asyncio.gather(*(ask(next(fresh).body()) for _ in range(streams)))
         spent = cpu_seconds(gateway.pid) - before
     chunks = sum(timing.events for timing in timings)
     return ChunkCost(streams=streams, tokens_per_s=tokens_per_s, chunks=chunks, cpu_us=spent / chunks * 1e6)

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from bench.client import Stream, Timing
-from bench.conversation import conversations
+from bench.conversation import Conversation, conversations
 from bench.processes import MODEL, Gateway, Upstream
 
 _OVERLAP = 1.25
@@ -69,7 +69,9 @@ async def run_rounds(
 ) -> Measured:
     """Run a load. Raises :class:`~bench.client.BenchFailed`."""
     rng = random.Random(f"{load.prompt_tokens}/{load.streams}")
-    talks = conversations(load.streams, load.prompt_tokens, seed="overhead", model=MODEL)
+    fresh = conversations(load.prompt_tokens, seed="overhead", model=MODEL)
+    talks = [next(fresh) for _ in range(load.streams)]
+    is_new = [True] * load.streams
     cold: list[Twins] = []
     warm: list[Twins] = []
     async with AsyncExitStack() as stack:
@@ -80,17 +82,14 @@ async def run_rounds(
             bodies = [talk.body() for talk in talks]
             delays = [at / load.requests_per_s for at in range(load.streams)]
             rng.shuffle(delays)
+            order = (through, straight, straight) if number % 2 else (straight, through, straight)
+            timings = [await _round(streams, bodies, delays) for streams in order]
             if number % 2:
-                first, middle = await _round(through, bodies, delays), await _round(straight, bodies, delays)
-                again = await _round(straight, bodies, delays)
-                twins = zip(middle, first, again, strict=True)
-            else:
-                first, middle = await _round(straight, bodies, delays), await _round(through, bodies, delays)
-                again = await _round(straight, bodies, delays)
-                twins = zip(first, middle, again, strict=True)
-            (warm if number else cold).extend(Twins(*each) for each in twins)
-            for talk in talks:
-                talk.grow()
+                timings[:2] = timings[1::-1]
+            for new, twins in zip(is_new, map(Twins, *timings), strict=True):
+                (cold if new else warm).append(twins)
+            is_new = [talk.is_full for talk in talks]
+            talks = [next(fresh) if talk.is_full else _grown(talk) for talk in talks]
             on_round()
     return Measured(cold, warm)
 
@@ -103,9 +102,14 @@ async def _round(streams: Sequence[Stream], bodies: Sequence[bytes], delays: Seq
     return await asyncio.gather(*map(ask, streams, bodies, delays))
 
 
+def _grown(talk: Conversation) -> Conversation:
+    talk.grow()
+    return talk
+
+
 async def _warm_up(*streams: Stream) -> None:
     """First use of code and sockets, in a conversation of its own."""
-    talk = conversations(1, 1000, seed="warm-up", model=MODEL)[0]
+    talk = Conversation(1000, seed="warm-up", model=MODEL)
     for _ in range(3):
         for stream in streams:
             await stream.ask(talk.body())

@@ -21,7 +21,7 @@ import uvloop
 from rich.console import Console
 
 from bench.client import BenchFailed
-from bench.conversation import conversations
+from bench.conversation import Conversation
 from bench.processes import MODEL, Upstream, scripted_engine
 from bench.report import Machine, Sheet, figure, machine, markdown, print_sheets, write_json
 from bench.rounds import percentile
@@ -103,7 +103,7 @@ def _engines(upstream: Upstream) -> dict[str, OpenAIUpstream]:
 async def requests(upstream: Upstream, prompt_tokens: int, count: int) -> list[RequestRow]:
     """Both transports by turns, request by request."""
     engines = _engines(upstream)
-    talk = conversations(1, prompt_tokens, seed="transport", model=MODEL)[0]
+    talk = Conversation(prompt_tokens, seed="transport", model=MODEL)
     heads: dict[str, list[float]] = {name: [] for name in engines}
     cpu = dict.fromkeys(engines, 0.0)
     for number in range(count + 1):
@@ -113,7 +113,6 @@ async def requests(upstream: Upstream, prompt_tokens: int, count: int) -> list[R
             if number:
                 cpu[name] += time.process_time() - began
                 heads[name].append(head_s * 1000)
-        talk.grow()
     for engine in engines.values():
         await engine.aclose()
     return [
@@ -132,7 +131,7 @@ async def requests(upstream: Upstream, prompt_tokens: int, count: int) -> list[R
 async def chunks(upstream: Upstream, streams: int, tokens_per_s: float, rounds: int) -> list[ChunkRow]:
     """Both transports by turns, round by round."""
     engines = _engines(upstream)
-    bodies = [talk.body() for talk in conversations(streams, 1000, seed="transport", model=MODEL)]
+    bodies = [Conversation(1000, seed=f"transport/{number}", model=MODEL).body() for number in range(streams)]
     cpu = dict.fromkeys(engines, 0.0)
     events = dict.fromkeys(engines, 0)
     for number in range(rounds + 1):
