@@ -31,6 +31,8 @@ from governor.wiring import assembled
 _LOG_BYTES = 5 * 1024 * 1024
 
 
+_GATHER_S = 0.2
+"""A line waits this long for others: waking a thread for each event would cost a turn more than its line does."""
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter from the event loop: the turn log's writer, a count of a new prompt."""
 
@@ -93,6 +95,7 @@ async def _shown(governor: Governor) -> AsyncIterator[None]:
     async def show() -> None:
         with governor.events.follower(0) as follower:
             while (news := await follower.next(timeout_s=3600)) is not None:
+                await asyncio.sleep(_GATHER_S)
                 await asyncio.to_thread(_print_events, news)
 
     task = asyncio.create_task(show())
