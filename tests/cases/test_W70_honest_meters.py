@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from governor.cli.app import app
 from governor.store.query import TurnLogReader
 from serve.scripted import Knobs, ScriptedEngine
 from tests.cases.play import metric, send
@@ -34,6 +38,18 @@ async def _assert_shown(governor: Governed, cached: int | None) -> None:
         page = (await client.get("/metrics")).text
     assert (_SERIES.format("cached") in page) == (cached is not None)
     assert await metric(governor, _SERIES.format("cached")) == (cached or 0)
+    row = json.loads(await _command(governor, "log", "--json"))
+    assert (row["closed"]["usage"]["prompt_tokens"], row["closed"]["usage"]["cached_tokens"]) == (4212, cached)
+    assert f"4,212 ({'-' if cached is None else format(cached, ',')})" in await _command(governor, "log")
+    assert json.loads(await _command(governor, "usage", "--json"))["cached_tokens"] == cached
+
+
+async def _command(governor: Governed, *arguments: str) -> str:
+    """The output of a ``governor`` command, run beside the governor."""
+    environment = {"GOVERNOR_HOME": str(governor.home.root), "COLUMNS": "200"}
+    result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def _streamed(body: dict[str, Any]) -> list[dict[str, Any]]:
