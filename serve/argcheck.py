@@ -16,22 +16,28 @@ TIMEOUT_S = 120.0
 
 _PROGRAM = """
 import argparse, json, sys
+commands = json.load(sys.stdin)
 class Refused(Exception): pass
 def refuse(self, message): raise Refused(message)
-try:
-    from sglang.srt.server_args import ServerArgs
-    import sglang
-except ImportError as error:
-    print("\\n" + json.dumps({"imported": False, "problem": str(error)})); sys.exit(0)
-parser = argparse.ArgumentParser(allow_abbrev=False)
-ServerArgs.add_cli_args(parser)
-argparse.ArgumentParser.error = refuse
-try:
-    _, unknown = parser.parse_known_args(sys.argv[1:])
-    problem = "unknown: " + " ".join(unknown) if unknown else None
-except Refused as error:
-    problem = str(error)
-print("\\n" + json.dumps({"imported": True, "version": sglang.__version__, "problem": problem}))
+def verdicts():
+    try:
+        import sglang
+        from sglang.srt.server_args import ServerArgs
+    except ImportError as error:
+        return [{"imported": False, "problem": str(error)} for _ in commands]
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    ServerArgs.add_cli_args(parser)
+    argparse.ArgumentParser.error = refuse
+    found = []
+    for command in commands:
+        try:
+            _, unknown = parser.parse_known_args(command)
+            problem = "unknown: " + " ".join(unknown) if unknown else None
+        except Refused as error:
+            problem = str(error)
+        found.append({"imported": True, "version": sglang.__version__, "problem": problem})
+    return found
+print("\\n" + json.dumps(verdicts()))
 """
 
 
@@ -44,18 +50,28 @@ class ParserVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the parser refuses; ``None`` if it takes the command."""
 
 
-def ask_parser(python: str, flags: Sequence[str], env: Mapping[str, str] | None = None) -> ParserVerdict:
-    """Let the parser of the SGLang in ``python``'s environment read ``flags``. Blocks for seconds; raises nothing.
+def ask_parser(
+    python: str, commands: Sequence[Sequence[str]], env: Mapping[str, str] | None = None
+) -> tuple[ParserVerdict, ...]:
+    """Let the parser of the SGLang in ``python``'s environment read each command's flags; one verdict each.
 
-    ``env`` is the whole environment of the process; ``None``: our own.
+    Blocks for seconds; raises nothing. ``env`` is the whole environment of the process; ``None``: our own.
     """
     try:
         done = subprocess.run(
-            [python, "-c", _PROGRAM, *flags], capture_output=True, text=True, timeout=TIMEOUT_S, env=env, check=False
+            [python, "-c", _PROGRAM],
+            input=msgspec.json.encode(commands).decode(),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env=env,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return ParserVerdict(imported=False, problem=str(error))
+        return tuple(ParserVerdict(imported=False, problem=str(error)) for _ in commands)
+    last = done.stdout.strip().rpartition("\n")[2]
     try:
-        return msgspec.json.decode(done.stdout.rpartition("\n{")[2].join(("{", "")), type=ParserVerdict)
+        return msgspec.json.decode(last, type=tuple[ParserVerdict, ...])
     except msgspec.MsgspecError:
-        return ParserVerdict(imported=False, problem=(done.stderr.strip() or done.stdout.strip())[-500:])
+        problem = (done.stderr.strip() or done.stdout.strip())[-500:]
+        return tuple(ParserVerdict(imported=False, problem=problem) for _ in commands)

@@ -46,7 +46,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     kv_replay_endpoint: str | None = None
     """ZMQ address on which missed events are asked for."""
     environment: Mapping[str, str] = {}
-    """Further variables, under the profile's own."""
+    """Further variables: over those that the profile's keys imply, under its own."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ def sglang_command(profile: Profile, site: Site, version: str | None = None) -> 
             notes.append(Note(setting.key, f"{setting.flag} is written as {' '.join(_words(fitted))}"))
     if refusals:
         raise ProfileRefused(profile.name, tuple(str(refusal) for refusal in refusals))
-    env = {**site.environment, **environment(profile, site.l3_folder), **profile.environment}
+    env = {**environment(profile, site.l3_folder), **site.environment, **profile.environment}
     return LaunchCommand(argv=tuple(argv), env=env, notes=tuple(notes))
 
 

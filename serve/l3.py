@@ -154,7 +154,9 @@ def _check_marker(folder: L3Folder, identity: L3Identity) -> None:
     try:
         found = msgspec.json.decode(folder.marker.read_bytes(), type=L3Identity)
     except FileNotFoundError:
-        if next(os.scandir(folder.pages), None) is not None:
+        with os.scandir(folder.pages) as entries:
+            is_used = next(entries, None) is not None
+        if is_used:
             raise L3Refused(f"{folder.pages} holds pages but no {MARKER} says of what engine. {advice}") from None
         scratch = folder.marker.with_suffix(".tmp")
         scratch.write_bytes(msgspec.json.format(msgspec.json.encode(identity), indent=2))
@@ -163,7 +165,7 @@ def _check_marker(folder: L3Folder, identity: L3Identity) -> None:
     except msgspec.MsgspecError as error:
         raise L3Refused(f"{folder.marker} cannot be read: {error}. {advice}") from error
     if found != identity:
-        ours, theirs = msgspec.structs.asdict(identity), msgspec.structs.asdict(found)
+        ours, theirs = msgspec.to_builtins(identity), msgspec.to_builtins(found)
         changed = [f"{name} {theirs[name]!r} (now {ours[name]!r})" for name in ours if ours[name] != theirs[name]]
         raise L3Refused(f"{folder.marker} says that the pages were written with {', '.join(changed)}. {advice}")
 

@@ -10,7 +10,7 @@ import platformdirs
 from governor.settings import Home
 from serve.argv import Site
 from serve.errors import L3Refused
-from serve.l3 import claim_l3, l3_folder, l3_identity, resolve_weights
+from serve.l3 import L3Folder, claim_l3, l3_folder, l3_identity, resolve_weights
 from serve.profile.model import Profile
 
 UNKNOWN_L3 = "FINGERPRINT"
@@ -27,7 +27,7 @@ def place(
     revision = None
     weights_path = model_path or profile.model.path
     if profile.l3.backend is not None:
-        folder = l3_parent(profile, home) / UNKNOWN_L3
+        folder = L3Folder(l3_parent(profile, home) / UNKNOWN_L3).pages
         try:
             weights = resolve_weights(profile, weights_path) if weights_path else ()
         except L3Refused:

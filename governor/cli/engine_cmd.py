@@ -112,7 +112,7 @@ def _priority(profile: Profile) -> tuple[Note, ...]:
 
 def _parser_problem(python: str, made: LaunchCommand) -> str | None:
     flags = [word for words in flag_groups(made.argv) for word in words]
-    verdict = ask_parser(python, flags, {**os.environ, **made.env})
+    (verdict,) = ask_parser(python, [flags], {**os.environ, **made.env})
     if not verdict.imported:
         return f"SGLang cannot be imported by {python}: {verdict.problem}"
     return None if verdict.problem is None else f"SGLang {verdict.version} refuses the command: {verdict.problem}"

@@ -22,7 +22,7 @@ from serve.profile.checks import contradictions
 from serve.profile.model import Profile
 
 _SYNTAX_AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
-_MEANING_AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+_MEANING_AT = re.compile(r"^(?P<reason>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
