@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import aiohttp
@@ -89,6 +90,7 @@ class HttpEngine:
     """The HTTP half of an adapter. Only ``base_url`` is ever contacted, and only it sees ``key``.
 
     ``fresh_connections`` is for servers whose connections must not be used again: each request gets its own.
+    No cookies are kept, since all agents share the client.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class HttpEngine:
             transport=transport or default_transport(fresh_connections=fresh_connections),
             headers={"authorization": f"Bearer {key.reveal()}"} if key else {},
             timeout=httpx.Timeout(t.answer_s, connect=t.connect_s, pool=t.connect_s),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             follow_redirects=False,
             trust_env=False,
         )
@@ -155,7 +158,7 @@ class HttpEngine:
 
 
 def default_transport(*, fresh_connections: bool = False) -> httpx.AsyncBaseTransport:
-    """The faster of the two transports measured in ``bench/transport.py``. Keeps no cookies: agents share it.
+    """The faster of the two transports measured in ``bench/transport.py``.
 
     Idle connections are dropped before any known server drops them (uvicorn and llama.cpp after 5 s), for a request
     sent into a closing one cannot be told from one that was accepted, and is not repeated.
