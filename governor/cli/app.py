@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from governor.cli import agents, chat, connect, log, policy, status, top, up
+from governor.cli import agents, chat, connect, engine_cmd, log, policy, status, top, up
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,6 +26,7 @@ app.command()(log.usage)
 app.add_typer(policy.app, name="policy")
 app.add_typer(agents.app, name="agent")
 app.add_typer(connect.app, name="connect")
+app.add_typer(engine_cmd.app, name="engine")
 
 
 def _print_version(wanted: bool) -> None:
