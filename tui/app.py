@@ -84,14 +84,18 @@ class Dashboard(App[None]):
         self._client = GovernorClient(find, client_times)
         self._now = now
         self.picture = Picture()
-        self._log_drawn: object = None
+        self._head = Head(id="head")
+        self._agents = CellTable("agents", id="agents")
+        self._turns = CellTable("open turns", id="turns")
+        self._ended = CellTable("log", id="log")
+        self._ended_drawn: object = None
 
     def compose(self) -> ComposeResult:
-        yield Head(id="head")
+        yield self._head
         with Vertical():
-            yield CellTable("agents", id="agents")
-            yield CellTable("open turns", id="turns")
-            yield CellTable("log", id="log")
+            yield self._agents
+            yield self._turns
+            yield self._ended
         yield Footer()
 
     def on_mount(self) -> None:
@@ -110,14 +114,13 @@ class Dashboard(App[None]):
     def _draw(self) -> None:
         """Show the picture; widgets skip what they show already."""
         picture, now = self.picture, self._now()
-        overview = self.screen_stack[0]
-        overview.query_one("#head", Head).show(view_model.head(picture, now))
-        overview.query_one("#agents", CellTable).show(view_model.agents(picture))
-        overview.query_one("#turns", CellTable).show(view_model.open_turns(picture, now))
+        self._head.show(view_model.head(picture, now))
+        self._agents.show(view_model.agents(picture))
+        self._turns.show(view_model.open_turns(picture, now))
         drawn = (picture.log, picture.snapshot is None)
-        if drawn != self._log_drawn:
-            self._log_drawn = drawn
-            overview.query_one("#log", CellTable).show(view_model.log(picture))
+        if drawn != self._ended_drawn:
+            self._ended_drawn = drawn
+            self._ended.show(view_model.log(picture))
 
     def _tell(self, update: Update) -> None:
         self.post_message(self.Updated(update))
