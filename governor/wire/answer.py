@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from governor.types import Usage
-from governor.wire.usage import WireTiers, WireUsage, merged, to_usage
+from governor.wire.tiers import tiers_of
+from governor.wire.usage import WireUsage, merged, to_usage
 from serve.engine import Endpoint
 
 
@@ -26,6 +27,8 @@ class Seen(Enum):
     """Part of the protocol: a role, a finish, a ping."""
     USAGE_ONLY = auto()
     """Only the usage report that ``include_usage`` asks for."""
+    TIERS = auto()
+    """Carries the split of cached tokens by tier, and neither text nor usage."""
     ERROR = auto()
     DONE = auto()
     """The stream's own good end."""
@@ -85,13 +88,6 @@ def _error_object(error: Any) -> dict[str, Any]:
     return error if isinstance(error, dict) else {"message": str(error)}
 
 
-def _tiers(sglext: Any) -> WireTiers | None:
-    details = sglext.get("cached_tokens_details") if isinstance(sglext, dict) else None
-    if not isinstance(details, dict):
-        return None
-    return WireTiers(device=details.get("device"), host=details.get("host"), storage=details.get("storage"))
-
-
 class ChatReader:
     """Chat and text completions, streamed or whole. ``text``, ``delta`` and ``message`` are all understood."""
 
@@ -113,10 +109,13 @@ class ChatReader:
         if chunk.error:
             answer.error = _error_object(chunk.error)
             return Seen.ERROR
-        if chunk.usage is not None:
-            self._on_usage(to_usage(chunk.usage, _tiers(chunk.sglext)), chunk.choices)
+        tiers = tiers_of(chunk.sglext)
+        if chunk.usage is not None or tiers is not None:
+            self._on_usage(to_usage(chunk.usage or WireUsage(), tiers), chunk.choices)
         if not chunk.choices:
-            return Seen.OTHER if chunk.usage is None else Seen.USAGE_ONLY
+            if chunk.usage is not None:
+                return Seen.USAGE_ONLY
+            return Seen.OTHER if tiers is None else Seen.TIERS
         before = answer.generated_bytes
         for choice in chunk.choices if isinstance(chunk.choices, list) else ():
             if isinstance(choice, dict):
@@ -183,7 +182,7 @@ class _NamedReader:
         if not isinstance(event, dict):
             self.answer.junk_events += 1
             return Seen.JUNK
-        if event.get("error") and event.get("type") in {None, "error", "response.failed"}:
+        if event.get("error") and event.get("type") in (None, "error", "response.failed"):
             self.answer.error = _error_object(event["error"])
             return Seen.ERROR
         before = self.answer.generated_bytes

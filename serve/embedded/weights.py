@@ -8,7 +8,6 @@ import msgspec
 
 from serve.embedded.bundled import SMOLLM2, fetch_packaged
 from serve.embedded.gguf import check_gguf, model_id
-from serve.embedded.hub import fetch_from_hub
 from serve.embedded.progress import Progress, Silent
 from serve.embedded.source import Bundled, HubFile, LocalFile, ModelSource
 
@@ -39,5 +38,7 @@ def resolve_weights(
             check_gguf(path)
             return Weights(path=path.resolve(), model_id=model_id(path))
         case HubFile():
+            from serve.embedded.hub import fetch_from_hub  # noqa: PLC0415 - a hub client nobody else needs
+
             path = fetch_from_hub(source, folder, progress, full_check=full_check)
             return Weights(path=path, model_id=model_id(path))

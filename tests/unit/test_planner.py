@@ -40,8 +40,8 @@ async def test_much_new_text_is_counted_in_a_thread_and_a_conversation_that_grew
         body = msgspec.json.encode({"model": "m", "messages": messages})
         request = parse(Endpoint.CHAT, body)
         located = planner.locate(AgentName("alice"), request, {})
-        plan = await planner.plan(request, located, ModelCard(id="m", window_tokens=1 << 20), Policy())
-        assert plan.count.tokens > 100_000
+        measure = await planner.measure(request, located, ModelCard(id="m", window_tokens=1 << 20), Policy())
+        assert measure.count.tokens > 100_000
 
     await plan()
     messages.append({"role": "assistant", "content": "Well."})
