@@ -53,7 +53,7 @@ OUR_INITS = [path for path in SOURCES if path.name == "__init__.py" and STAND_IN
 def test_package_only_names_its_parts(path: Path) -> None:
     for node in ast.parse(path.read_text()).body:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        assert is_docstring or isinstance(node, ast.Import | ast.ImportFrom | ast.Assign), ast.unparse(node)
+        assert is_docstring or isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign), ast.unparse(node)
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "docs"])
@@ -61,6 +61,19 @@ def test_no_machine_path_in_pages(name: str) -> None:
     start = ROOT / name
     for path in [start] if start.is_file() else sorted(start.rglob("*.md")):
         assert not _MACHINE_PATH.search(path.read_text()), path
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
+    assert len(links) > 15
+    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_design_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "design" / "README.md").read_text()
+    pages = [page.name for page in (ROOT / "docs" / "design").glob("*.md") if page.name != "README.md"]
+    assert [name for name in pages if f"({name})" not in index] == []
 
 
 def test_every_event_is_on_a_page() -> None:
