@@ -23,6 +23,7 @@ from governor.tokens.counter import Counter, EstimateCounter
 from serve.engine import Engine
 from serve.engines.llamacpp import LlamaCpp
 from serve.engines.openai_upstream import OpenAIUpstream
+from serve.engines.sglang import Sglang
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class EngineTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     kind: str = "upstream"
-    """``upstream`` or ``llamacpp``."""
+    """``upstream``, ``llamacpp`` or ``sglang``."""
     key: Secret | None = None
     """Sent to this URL only."""
 
@@ -43,6 +44,8 @@ def build_engine(target: EngineTarget) -> Engine:
     """The adapter for a target."""
     if target.kind == "llamacpp":
         return LlamaCpp(target.url, version=version("xllamacpp"))
+    if target.kind == "sglang":
+        return Sglang(target.url, key=target.key)
     return OpenAIUpstream("upstream", target.url, key=target.key)
 
 

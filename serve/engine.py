@@ -6,14 +6,14 @@ name. Adapters translate every foreign exception into ``governor.errors`` at the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 
-from governor.types import TokenCount
+from governor.types import AgentClass, TokenCount
 
 
 class Endpoint(StrEnum):
@@ -24,6 +24,24 @@ class Endpoint(StrEnum):
     RESPONSES = "/v1/responses"
     MESSAGES = "/v1/messages"
     COUNT_TOKENS = "/v1/messages/count_tokens"
+
+
+class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine may want to know of a turn beside its request."""
+
+    turn_id: str
+    agent_class: AgentClass = AgentClass.NORMAL
+    session: str | None = None
+    """The governor's name of the conversation."""
+
+
+RequestAdditions = Callable[[Endpoint, TurnFacts], Mapping[str, str | int | bool]]
+"""Pure: top-level fields of a request body to set, whatever the client wrote there."""
+
+
+def nothing_to_add(_endpoint: Endpoint, _facts: TurnFacts) -> Mapping[str, str | int | bool]:
+    """Of an engine that needs nothing beyond the request."""
+    return {}
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +56,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Spellings of the output cap on chat that the engine obeys; the first is used when we write one."""
     shadow_cap_fields: tuple[str, ...] = ()
     """Further fields that would override the cap on this engine; never sent."""
-    dropped_fields: frozenset[str] = frozenset()
-    """Top-level fields that make this engine fail and are left out; each drop is reported."""
+    dropped_fields: frozenset[str] = frozenset({"priority"})
+    """Top-level fields of clients that are left out, because this engine fails on them or because they would let one
+    agent decide over others; each drop is reported."""
+    request_additions: RequestAdditions = nothing_to_add
+    """Fields that the adapter needs in a request; each is reported. They win over ``dropped_fields``."""
     thinking_budget_field: str | None = None
     """Chat field that bounds thinking in tokens; ``None`` if the engine has none."""
     token_ids: bool = False
@@ -47,6 +68,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     abort_keeps_prefix: bool = False
     tier_split: bool = False
     """Usage says which tier served the cached tokens."""
+    tier_split_field: str | None = None
+    """Boolean field of chat and text completions that asks for it; the governor takes the figures out of the answer
+    again. ``None``: they come unasked."""
     kv_events: bool = False
     priorities: bool = False
 
@@ -86,6 +110,8 @@ class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: Mapping[str, str] = {}
     turn_id: str = ""
+    part: int = 0
+    """Counts the pieces of a turn that is generated with pauses."""
 
 
 class EngineAnswer(Protocol):

@@ -33,7 +33,7 @@ from governor.schedule.turns import TurnArrived
 from governor.types import AgentName
 from governor.wire.answer import reader_for
 from governor.wire.request import GenerationRequest, parse
-from serve.engine import Endpoint, Engine, EngineCall
+from serve.engine import Endpoint, Engine, EngineCall, TurnFacts
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,8 @@ class GenerateRoute:
             return
         turn.located = located = s.planner.locate(turn.agent, request, headers)
         turn.measure = await s.planner.measure(request, located, card, policy)
-        plan = s.planner.plan(request, turn.measure, policy)
+        facts = TurnFacts(turn_id=turn.turn_id, agent_class=policy.agent_class, session=located.session_id)
+        plan = s.planner.plan(request, turn.measure, policy, facts)
         turn.cap = plan.cap
         turn.edits = (*plan.edits.changed, *(f"-{name}" for name in plan.edits.dropped))
         _announce(reply, plan)
@@ -193,6 +194,7 @@ class GenerateRoute:
             self._services.clock,
             self._services.answer_limits,
             strip_usage=not request.wants_usage,
+            strip_tiers=plan is not None and plan.edits.asks_tiers,
             overflow=overflow,
             on_first_token=turn.on_first_token,
         )

@@ -21,7 +21,7 @@ from governor.tokens.model import PromptParts
 from governor.types import AgentName, TokenCount, TurnKind
 from governor.wire.messages import text_of
 from governor.wire.request import GenerationRequest
-from serve.engine import Endpoint, Engine, ModelCard
+from serve.engine import Endpoint, Engine, ModelCard, TurnFacts
 
 _MUCH_TEXT_BYTES = 32 * 1024
 """Takes a few milliseconds to count, exactly or not."""
@@ -91,7 +91,9 @@ class Planner:
             count = await self._engine.count_prompt(request.endpoint, request.json.body) or count
         return Measure(kind=kind, count=count, window_tokens=window)
 
-    def plan(self, request: GenerationRequest, measure: Measure, policy: Policy) -> TurnPlan:
+    def plan(
+        self, request: GenerationRequest, measure: Measure, policy: Policy, facts: TurnFacts | None = None
+    ) -> TurnPlan:
         """Raises :class:`~governor.errors.ContextOverflow` when the prompt leaves no room for an answer."""
         cap = decide_cap(
             policy,
@@ -101,7 +103,7 @@ class Planner:
             window_tokens=measure.window_tokens,
             tools_usable=request.tools_usable,
         )
-        edits = edit(request, cap, policy.request, self._engine.capabilities, policy.output.thinking)
+        edits = edit(request, cap, policy.request, self._engine.capabilities, policy.output.thinking, facts)
         return TurnPlan(measure=measure, cap=cap, edits=edits)
 
     async def _count(self, request: GenerationRequest, located: Located | None) -> TokenCount:

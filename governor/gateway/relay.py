@@ -1,8 +1,8 @@
 """From the engine's answer to the client's: every event as it came, read alongside.
 
-Left out are only events that no client can use (no data, unreadable data) and the usage chunk that we asked for and
-the client did not. The head waits for the first event that means something, so that an error that comes first is
-still an HTTP error.
+Left out are only events that no client can use (no data, unreadable data) and the usage and tier figures that we asked
+for and the client did not. The head waits for the first event that means something, so that an error that comes first
+is still an HTTP error.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from governor.clock import Clock
 from governor.errors import ContextOverflow, GovernorError, UpstreamCut, UpstreamError, UpstreamRefused, UpstreamTimeout
 from governor.gateway.http import EVENT_STREAM, JSON
 from governor.gateway.reply import Reply
-from governor.wire import failures
+from governor.wire import failures, sse
 from governor.wire.answer import Reader, Seen
 from governor.wire.sse import SseEvent, SseSplitter
+from governor.wire.tiers import without_tiers
 from serve.engine import EngineAnswer
 
 _DRAIN_S = 0.25
@@ -46,7 +47,7 @@ class Overflow(Protocol):
 
 
 class Relay:
-    """Relays one answer. ``strip_usage`` takes out usage-only events."""
+    """Relays one answer. ``strip_usage`` takes out usage-only events, ``strip_tiers`` the split of cached tokens."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Relay:
         limits: AnswerLimits,
         *,
         strip_usage: bool,
+        strip_tiers: bool = False,
         overflow: Overflow,
         on_first_token: Callable[[], None],
     ) -> None:
@@ -64,6 +66,7 @@ class Relay:
         self._clock = clock
         self._limits = limits
         self._strip_usage = strip_usage
+        self._strip_tiers = strip_tiers
         self._overflow = overflow
         self.on_first_token = on_first_token
 
@@ -90,6 +93,8 @@ class Relay:
         self.on_first_token()
         if encoded:  # in a coding we do not read: the bytes pass, the figures stay unknown
             self._reader.answer.finish_reason = self._reader.answer.finish_reason or "unread"
+        if self._strip_tiers and not encoded:
+            body = without_tiers(body)
         headers = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
         await self._reply.send_whole(200, body, {"content-type": JSON, **headers})
 
@@ -138,28 +143,37 @@ class Relay:
                     out.append(event.raw)
                 continue
             seen = self._reader.on_data(event.data)
-            match seen:
-                case Seen.JUNK:
-                    continue
-                case Seen.USAGE_ONLY if self._strip_usage:
-                    continue
-                case Seen.ERROR:
-                    if not self._reply.started and not out:
-                        raise self._error_in_200()
-                    ended = True
-                case Seen.DONE:
-                    if not self._reader.answer.ended_well:
-                        continue
-                    ended = True
-                case Seen.CONTENT:
-                    self.on_first_token()
-            out.append(self._reply.redacted(event.raw) if seen is Seen.ERROR else event.raw)
+            if seen is Seen.ERROR and not self._reply.started and not out:
+                raise self._error_in_200()
+            if seen is Seen.CONTENT:
+                self.on_first_token()
+            passed = self._passed(event.raw, event.data, seen)
+            if passed:
+                out.append(passed)
+            ended = seen is Seen.ERROR or (seen is Seen.DONE and self._reader.answer.ended_well)
             if ended:
                 break
         if out:
             await self._reply.start_stream()
             await self._reply.write(b"".join(out))
         return ended
+
+    def _passed(self, raw: bytes, data: bytes, seen: Seen) -> bytes:
+        """What the client gets of an event."""
+        match seen:
+            case Seen.JUNK:
+                return b""
+            case Seen.USAGE_ONLY if self._strip_usage:
+                return b""
+            case Seen.TIERS if self._strip_tiers:
+                rest = without_tiers(data)
+                return sse.encode(rest) if rest else b""
+            case Seen.DONE if not self._reader.answer.ended_well:
+                return b""
+            case Seen.ERROR:
+                return self._reply.redacted(raw)
+            case _:
+                return raw
 
     async def _drain(self, chunks: AsyncIterator[bytes]) -> None:
         """Read the end of the body, so that the connection can serve again; the client does not wait for it."""

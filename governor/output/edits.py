@@ -10,13 +10,14 @@ from governor.output.caps import CapDecision
 from governor.policy.model import DeveloperRole, RequestPolicy
 from governor.wire.messages import decode, joined, with_one_system, without_reasoning
 from governor.wire.request import GenerationRequest
-from serve.engine import Capabilities, Endpoint
+from serve.engine import Capabilities, Endpoint, TurnFacts
 
 _CAP_FIELDS: Mapping[Endpoint, tuple[str, ...]] = {
     Endpoint.COMPLETIONS: ("max_tokens",),
     Endpoint.RESPONSES: ("max_output_tokens",),
     Endpoint.MESSAGES: ("max_tokens",),
 }
+_TIER_SPLIT_ENDPOINTS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 ALL_CAP_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
@@ -27,7 +28,10 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...] = ()
     """Fields set by us."""
     dropped: tuple[str, ...] = ()
-    """Fields left out, because this engine fails on them or would take them for another cap."""
+    """Fields left out, because this engine fails on them, would take them for another cap, or would let the client
+    decide over other agents' turns."""
+    asks_tiers: bool = False
+    """The answer will tell which tier served the cached tokens, and the client did not ask for it."""
 
 
 def edit(
@@ -36,19 +40,23 @@ def edit(
     policy: RequestPolicy,
     capabilities: Capabilities,
     thinking_tokens: int | None = None,
+    facts: TurnFacts | None = None,
 ) -> Edits:
-    """Apply the cap and the policy. An unedited request comes back as the very same bytes."""
+    """Apply the cap, the policy and what the engine's adapter needs. An unedited request comes back as the very same
+    bytes."""
     changes: dict[str, bytes | None] = {}
     changes |= _cap_changes(request, cap.tokens, capabilities)
     changes |= _usage_changes(request, capabilities)
     changes |= _message_changes(request, policy)
     changes |= _thinking_changes(request, thinking_tokens, capabilities)
     changes |= {name: msgspec.json.encode(value) for name, value in policy.sampling.items()}
+    added = _additions(request, capabilities, facts)
+    tiers = _tier_changes(request, capabilities)
     never_sent = capabilities.dropped_fields.union(capabilities.shadow_cap_fields)
-    dropped = tuple(name for name in request.json.names() if name in never_sent)
-    body = request.json.edited(changes | dict.fromkeys(dropped))
-    changed = tuple(sorted(set(changes) - set(dropped)))
-    return Edits(body=body, changed=changed, dropped=dropped)
+    dropped = tuple(name for name in request.json.names() if name in never_sent and name not in added)
+    body = request.json.edited(changes | tiers | dict.fromkeys(dropped) | added)
+    changed = tuple(sorted({*changes, *tiers, *added} - set(dropped)))
+    return Edits(body=body, changed=changed, dropped=dropped, asks_tiers=bool(tiers))
 
 
 def _cap_changes(request: GenerationRequest, cap: int, capabilities: Capabilities) -> dict[str, bytes | None]:
@@ -68,6 +76,21 @@ def _usage_changes(request: GenerationRequest, capabilities: Capabilities) -> di
         return {}
     options = decode(request.json.raw("stream_options")) or {}
     return {"stream_options": msgspec.json.encode(options | {"include_usage": True})}
+
+
+def _additions(request: GenerationRequest, capabilities: Capabilities, facts: TurnFacts | None) -> dict[str, bytes]:
+    if facts is None:
+        return {}
+    wanted = capabilities.request_additions(request.endpoint, facts)
+    return {name: msgspec.json.encode(value) for name, value in wanted.items()}
+
+
+def _tier_changes(request: GenerationRequest, capabilities: Capabilities) -> dict[str, bytes]:
+    """Ask which tier served the cached tokens, unless the client did; the relay takes it out again."""
+    field = capabilities.tier_split_field
+    if field is None or request.endpoint not in _TIER_SPLIT_ENDPOINTS or decode(request.json.raw(field)) is True:
+        return {}
+    return {field: b"true"}
 
 
 def _message_changes(request: GenerationRequest, policy: RequestPolicy) -> dict[str, bytes | None]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from governor.types import Usage
+from governor.wire.tiers import WireTiers
 
 
 class WireUsage(msgspec.Struct):
@@ -23,14 +24,6 @@ class WireUsage(msgspec.Struct):
     output_tokens_details: Any = None
     cache_read_input_tokens: Any = None
     cache_creation_input_tokens: Any = None
-
-
-class WireTiers(msgspec.Struct):
-    """SGLang's ``sglext.cached_tokens_details``: which tier served the cached tokens."""
-
-    device: Any = None
-    host: Any = None
-    storage: Any = None
 
 
 def _count(value: Any) -> int | None:

@@ -69,6 +69,8 @@ class HttpAnswer:
         encoding = response.headers.get("content-encoding", "").strip().lower()
         self._decode = encoding in _DECODABLE
         self.status = response.status_code
+        self.ended = False
+        """All of the body was read."""
         self.headers: Mapping[str, str] = {
             key.lower(): value for key, value in response.headers.items() if self._describes_bytes(key.lower())
         }
@@ -84,6 +86,7 @@ class HttpAnswer:
             stream = self._response.aiter_bytes() if self._decode else self._response.aiter_raw()
             async for chunk in stream:
                 yield chunk
+        self.ended = True
 
 
 class HttpEngine:
@@ -132,10 +135,10 @@ class HttpEngine:
         finally:
             await response.aclose()
 
-    async def is_answering(self, path: str) -> bool:
-        """True when a GET of ``path`` is answered 200. Raises nothing."""
+    async def is_answering(self, path: str, patience_s: float | None = None) -> bool:
+        """True when a GET of ``path`` is answered 200 in time. Raises nothing."""
         try:
-            response = await self._client.get(path, timeout=self._timeouts.ask_s)
+            response = await self._client.get(path, timeout=patience_s or self._timeouts.ask_s)
         except (httpx.HTTPError, aiohttp.ClientError, OSError):
             return False
         return response.status_code == httpx.codes.OK

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from governor.types import Usage
-from governor.wire.usage import WireTiers, WireUsage, merged, to_usage
+from governor.wire.tiers import WireTiers
+from governor.wire.usage import WireUsage, merged, to_usage
 
 
 @pytest.mark.parametrize(
