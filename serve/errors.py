@@ -12,6 +12,9 @@ gateway shows the message as the reason why the engine is unavailable.
     │   └── DownloadFailed        the registry or hub could not be reached, or said no
     ├── ProfileRefused            an engine profile cannot be run like this
     ├── L3Refused                 a folder for pages on disk cannot be used
+    ├── PatchRefused              a file is not what a patch is for, or was changed since
+    ├── NothingToInstall          the profile's engine is not one that is installed
+    ├── InstallFailed             a step of an engine's installation failed
     ├── EngineMissing             no embedded engine for this platform
     ├── AlreadySupervised         another governor runs an engine from this folder
     └── EngineFailed              the engine does not start, or keeps dying
@@ -64,6 +67,18 @@ class ProfileRefused(ServeError):
 
 class L3Refused(ServeError):
     exit_code = 7
+
+
+class PatchRefused(ServeError):
+    pass
+
+
+class NothingToInstall(ServeError):
+    exit_code = 2
+
+
+class InstallFailed(ServeError):
+    exit_code = 8
 
 
 class EngineMissing(ServeError):

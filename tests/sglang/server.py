@@ -1,4 +1,5 @@
-"""A real SGLang server on the CPU for tests: tiny hybrid model, pages of 64, three tiers, KV events, metrics.
+"""A real SGLang server on the CPU for tests, started by the ``sglang-cpu`` profile: tiny hybrid model, pages of 64,
+three tiers, KV events, metrics.
 
 ::
 
@@ -8,12 +9,14 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,55 +25,68 @@ from typing import Self
 
 import httpx
 import msgspec
-import platformdirs
 
+from serve.argv import LaunchCommand, Site, sglang_command
+from serve.install import InstalledEngine
 from serve.launcher import free_port
-from serve.sglang_cpu import ENGINE_PATH
+from serve.profile import Profile, load_profile
+from tests.sglang.engine import PROFILE, installed_engine
 
-_READY_LIMIT_S = 600
-"""A quiet machine needs 30 s; a busy one ten times that."""
+READY_LIMIT_S = 600
+"""A quiet machine needs 25 s; a busy one ten times that."""
 _END_LIMIT_S = 15
 _SHOWN_LOG_CHARS = 6000
+_NOT_INHERITED = frozenset({"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONWARNINGS"})
+"""Compiled imports are wanted: they are most of a start."""
 
 
-class CpuEngine(msgspec.Struct, frozen=True):
-    """An installed engine."""
-
-    python: Path
-    model: Path
-
-
-def installed_engine() -> CpuEngine:
-    folder = Path(platformdirs.user_cache_dir("agent-governor")) / "engines" / "dev-sglang-cpu"
-    return CpuEngine(python=folder / "bin" / "python", model=folder / "models" / "tiny-hybrid")
-
-
-class ServerFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """What tests vary. The small pool is full after a few prompts, so that a test can push one out of it."""
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What tests vary; the rest is the profile's. A small pool is full after a few prompts, so that a test can push one
+    out of it."""
 
     context_length: int = 8192
     max_total_tokens: int = 8192
-    max_running_requests: int = 4
     max_mamba_cache_size: int = 32
     chunked_prefill_size: int = 1024
     tp_size: int = 1
     extra: tuple[str, ...] = ()
     """Further arguments; a flag given twice has its last value."""
     env: Mapping[str, str] = {}
+    """Further variables, over all others. ``PYTHONPATH`` is put in front of the engine's own."""
+
+    def applied(self, profile: Profile) -> Profile:
+        replace = msgspec.structs.replace
+        return replace(
+            profile,
+            model=replace(profile.model, context_length=self.context_length),
+            memory=replace(
+                profile.memory,
+                max_total_tokens=self.max_total_tokens,
+                chunked_prefill_size=self.chunked_prefill_size,
+            ),
+            mamba=replace(profile.mamba, max_cache_size=self.max_mamba_cache_size),
+            parallel=replace(profile.parallel, tp_size=self.tp_size),
+        )
 
 
 class SglangServer:
     """Starts when entered, ends with everything it started when left. ``folder`` keeps the log and, in ``l3``, the
     pages on disk: a second server in the same folder finds them."""
 
-    def __init__(self, folder: Path, flags: ServerFlags = ServerFlags(), engine: CpuEngine | None = None) -> None:  # noqa: B008 - a frozen value
+    def __init__(
+        self, folder: Path, options: ServerOptions | None = None, engine: InstalledEngine | None = None
+    ) -> None:
+        self.options = options or ServerOptions()
         self.engine = engine or installed_engine()
-        self.flags = flags
+        self.profile = self.options.applied(load_profile(PROFILE))
         self.l3 = folder / "l3"
         self.log = folder / "sglang.log"
         self.port = free_port()
-        self.kv_events_port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        # A socket's path may have 107 bytes, which a test's folder has already.
+        self._sockets = Path(tempfile.mkdtemp(prefix="sglang-"))
+        self.kv_events_endpoint = f"ipc://{self._sockets}/kv-events"
+        self.kv_replay_endpoint = f"ipc://{self._sockets}/kv-replay"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -80,74 +96,32 @@ class SglangServer:
             raise RuntimeError("not started")
         return self._process.pid
 
-    def argv(self) -> list[str]:
-        flags = self.flags
-        named: dict[str, object] = {
-            "model-path": self.engine.model,
-            "served-model-name": "tiny-hybrid",
-            "host": "127.0.0.1",
-            "port": self.port,
-            "device": "cpu",
-            "attention-backend": "torch_native",
-            "cuda-graph-backend-decode": "disabled",
-            "cuda-graph-backend-prefill": "disabled",
-            "tp-size": flags.tp_size,
-            "context-length": flags.context_length,
-            "max-total-tokens": flags.max_total_tokens,
-            "max-running-requests": flags.max_running_requests,
-            "max-mamba-cache-size": flags.max_mamba_cache_size,
-            "chunked-prefill-size": flags.chunked_prefill_size,
-            "page-size": 64,
-            "mamba-radix-cache-strategy": "extra_buffer",
-            "mamba-track-interval": 64,
-            "hicache-ratio": 2,
-            "hicache-io-backend": "direct",
-            "hicache-mem-layout": "page_first_direct",
-            "hicache-write-policy": "write_through",
-            "hicache-storage-backend": "file",
-            "hicache-storage-prefetch-policy": "wait_complete",
-            "kv-events-config": json.dumps(
-                {
-                    "publisher": "zmq",
-                    "endpoint": f"tcp://127.0.0.1:{self.kv_events_port}",
-                    "topic": "kv-events",
-                }
-            ),
-            "reasoning-parser": "qwen3",
-            "tool-call-parser": "qwen3_coder",
-        }
-        switches = ("enable-hierarchical-cache", "enable-metrics", "enable-cache-report", "sleep-on-idle")
-        given = [text for name, value in named.items() for text in (f"--{name}", str(value))]
-        argv = [str(self.engine.python), "-m", "sglang.launch_server", *given, *(f"--{name}" for name in switches)]
-        return [*argv, *flags.extra]
+    def command(self) -> LaunchCommand:
+        """As the governor would start it."""
+        site = Site(
+            port=self.port,
+            python=str(self.engine.python),
+            model_path=str(self.engine.model_path),
+            l3_folder=self.l3,
+            kv_events_endpoint=self.kv_events_endpoint,
+            kv_replay_endpoint=self.kv_replay_endpoint,
+            environment=self.engine.env,
+        )
+        return sglang_command(self.profile, site)
 
     def environment(self) -> dict[str, str]:
-        # Compiled imports are kept: they are most of a start.
-        dropped = {"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONWARNINGS"}
-        env = {name: value for name, value in os.environ.items() if name not in dropped}
-        env |= {
-            "PYTHONPATH": str(ENGINE_PATH),
-            "PYTHONSAFEPATH": "1",
-            "SGLANG_USE_CPU_ENGINE": "1",
-            "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(self.l3),
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        if self.flags.tp_size > 1:
-            # SGLang would otherwise demand a NUMA node for each rank.
-            cores = sorted(os.sched_getaffinity(0))
-            bound = [str(cores[rank % len(cores)]) for rank in range(self.flags.tp_size)]
-            env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(bound)
-        return env | self.flags.env
+        inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        env = {**inherited, **self.command().env, **self.options.env}
+        if "PYTHONPATH" in self.options.env:
+            env["PYTHONPATH"] = os.pathsep.join((self.options.env["PYTHONPATH"], self.engine.env["PYTHONPATH"]))
+        return env
 
     def start(self) -> None:
         """Returns at once; see :meth:`wait_ready`."""
         self.l3.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as sink:
             self._process = subprocess.Popen(
-                self.argv(),
+                [*self.command().argv, *self.options.extra],
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
@@ -155,7 +129,7 @@ class SglangServer:
                 start_new_session=True,
             )
 
-    def wait_ready(self, limit_s: float = _READY_LIMIT_S) -> None:
+    def wait_ready(self, limit_s: float = READY_LIMIT_S) -> None:
         """Until it has generated one token. Raises :class:`RuntimeError` with the end of its log."""
         deadline = time.monotonic() + limit_s
         while not self._answers():
@@ -168,17 +142,16 @@ class SglangServer:
     def stop(self) -> None:
         """End the whole process group. May be repeated."""
         process = self._process
-        if process is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            deadline = time.monotonic() + _END_LIMIT_S
-            while self._group_lives() and time.monotonic() < deadline:
-                process.poll()
-                time.sleep(0.05)
-        process.wait()
-        self._process = None
+        if process is not None:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                deadline = time.monotonic() + _END_LIMIT_S
+                while self._group_lives(process) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+            process.wait()
+            self._process = None
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-_SHOWN_LOG_CHARS:] if self.log.exists() else ""
@@ -207,25 +180,30 @@ class SglangServer:
             return False
         return answer.status_code == 200
 
-    def _group_lives(self) -> bool:
-        if self._process is None:
-            return False
+    @staticmethod
+    def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+        process.poll()
         try:
-            os.killpg(self._process.pid, 0)
+            os.killpg(process.pid, 0)
         except ProcessLookupError:
             return False
         return True
 
 
 def main() -> None:
-    """``python -m tests.sglang.server FOLDER [FLAG...]``: run one by hand until Ctrl-C."""
-    folder, *extra = sys.argv[1:]
+    """Run one by hand until Ctrl-C. What is not known here is passed on to SGLang."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sglang.server")
+    parser.add_argument("folder", type=Path, help="for the log and L3")
+    parser.add_argument("--tp-size", type=int, default=1)
+    known, extra = parser.parse_known_args()
+    known.folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     began = time.monotonic()
-    with SglangServer(Path(folder), ServerFlags(extra=tuple(extra))) as server:
+    with SglangServer(known.folder, ServerOptions(tp_size=known.tp_size, extra=tuple(extra))) as server:
         print(f"ready after {time.monotonic() - began:.0f} s: {server.url}", flush=True)
-        print(f"KV events at tcp://127.0.0.1:{server.kv_events_port}, log in {server.log}", flush=True)
+        print(f"KV events at {server.kv_events_endpoint}, log in {server.log}", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+            signal.pause()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from serve.profile import load_profile
 from serve.sglang_cpu import ENGINE_PATH
 from serve.sglang_flags import LAST_KNOWN, RENAMED, added_in, dropped_in
 from tests.profiles import SGLANG_PROFILES, site_for
-from tests.sglang.server import installed_engine
+from tests.sglang.engine import installed_engine
 
 pytestmark = pytest.mark.sglang
 

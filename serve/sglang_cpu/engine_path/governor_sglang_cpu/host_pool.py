@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import sglang.srt.mem_cache.memory_pool_host as memory_pool_host
-import sglang.srt.mem_cache.pool_host.common as common
-import sglang.srt.mem_cache.pool_host.mamba as mamba
-import sglang.srt.mem_cache.pool_host.mha as mha
 import torch
 from sgl_kernel import kvcacheio
+from sglang.srt.mem_cache import memory_pool_host
+from sglang.srt.mem_cache.pool_host import common, mamba, mha
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch import Tensor
 

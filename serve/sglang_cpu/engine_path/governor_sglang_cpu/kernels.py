@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sglang.kernels.ops.attention.fla.fused_norm_gate as fused_norm_gate
-import sglang.kernels.ops.attention.fla.layernorm_gated as layernorm_gated
-import sglang.srt.layers.attention.hybrid_linear_attn_backend  # noqa: F401 - binds the names that are replaced
+import sglang.srt.layers.attention.hybrid_linear_attn_backend
 import sglang.srt.models.qwen2_moe  # noqa: F401 - binds the names that are replaced
 import torch
+from sglang.kernels.ops.attention.fla import fused_norm_gate, layernorm_gated
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch import Tensor
 

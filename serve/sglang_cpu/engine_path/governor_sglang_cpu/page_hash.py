@@ -1,7 +1,7 @@
 """The names of L3 pages, without the C++ that SGLang compiles for them at the first use.
 
-A machine that only runs this engine needs no compiler. The digests are those of SGLang's ``hash_binding.cpp`` and of its
-Rust tree: SHA-256 over the previous page's digest and the page's token ids as 32-bit little-endian words.
+A machine that only runs this engine needs no compiler. The digests are those of SGLang's ``hash_binding.cpp`` and of
+its Rust tree: SHA-256 over the previous page's digest and the page's token ids as 32-bit little-endian words.
 """
 
 from __future__ import annotations

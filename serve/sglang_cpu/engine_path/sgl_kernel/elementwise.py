@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from .operators import register_operators
 
@@ -67,12 +67,12 @@ def fused_qkvzba_split_reshape_cat_contiguous_cpu(
 
 def fused_gdn_gating_cpu(a_log: Tensor, a: Tensor, b: Tensor, dt_bias: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     """Log decay and write strength."""
-    decay = -a_log.float().exp() * F.softplus(a.float() + dt_bias.float(), beta=1.0, threshold=20.0)
+    decay = -a_log.float().exp() * functional.softplus(a.float() + dt_bias.float(), beta=1.0, threshold=20.0)
     return decay.unsqueeze(0), torch.sigmoid(b.float()).unsqueeze(0)
 
 
 def fused_rmsnorm_gated_cpu(x: Tensor, weight: Tensor, z: Tensor, eps: float) -> Tensor:
-    return (_rms_norm(x, weight, eps).float() * F.silu(z.float())).to(x.dtype)
+    return (_rms_norm(x, weight, eps).float() * functional.silu(z.float())).to(x.dtype)
 
 
 def topk_softmax_cpu(

@@ -6,9 +6,11 @@ for key ``k`` towards ``v`` with strength ``beta``; the output is ``S q``.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from .operators import register_operators
 
@@ -52,7 +54,7 @@ def gated_delta_rule(
     outputs = torch.empty(tokens, heads, value_dim, dtype=torch.float32)
     at_chunk_starts: list[Tensor] = []
     bounds = cu_seqlens.tolist()
-    for number, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
         slot = number if slots is None else int(slots[number])
         if start == end or slot < 0:
             continue
@@ -60,9 +62,7 @@ def gated_delta_rule(
         for first in range(start, end, _CHUNK):
             at_chunk_starts.append(state.clone())
             part = slice(first, min(first + _CHUNK, end))
-            outputs[part], state = _chunk(
-                queries[part], keys[part], values[part], decays[part], strengths[part], state
-            )
+            outputs[part], state = _chunk(queries[part], keys[part], values[part], decays[part], strengths[part], state)
         states[slot] = state.to(states.dtype)
     if not at_chunk_starts:
         return outputs.unsqueeze(0).to(v.dtype), None, v.new_zeros(1, 0, heads, value_dim, key_dim)
@@ -72,7 +72,7 @@ def gated_delta_rule(
 def _chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """One chunk of ``L`` tokens: outputs ``[L, H, V]`` and the state after it.
 
-    What the tokens of a chunk write depends on earlier writes of the same chunk; that is a unit lower triangular system.
+    What a token writes depends on earlier writes of the same chunk; that is a unit lower triangular system.
     """
     q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
     strength = beta.T.unsqueeze(-1)
@@ -117,7 +117,7 @@ def fused_sigmoid_gating_delta_rule_update_cpu(
     unit = use_qk_l2norm_in_kernel
     queries = _unit(q, unit).reshape(batch, key_heads, key_dim).repeat_interleave(repeats, 1) * scale
     keys = _unit(k, unit).reshape(batch, key_heads, key_dim).repeat_interleave(repeats, 1)
-    step = F.softplus(a.reshape(batch, heads).float() + dt_bias.float(), softplus_beta, softplus_threshold)
+    step = functional.softplus(a.reshape(batch, heads).float() + dt_bias.float(), softplus_beta, softplus_threshold)
     decay = (-A_log.float().exp() * step).exp()[:, :, None, None]
     strength = torch.sigmoid(b.reshape(batch, heads).float()).unsqueeze(-1)
     slots = initial_state_indices[:batch].long()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from .gated_delta import gated_delta_rule
 
 
 def _activated(y: Tensor, activation: str | bool | None) -> Tensor:
-    return F.silu(y) if activation in (True, "silu", "swish") else y
+    return functional.silu(y) if activation in (True, "silu", "swish") else y
 
 
 def causal_conv1d_fn_cpu(
@@ -34,7 +35,7 @@ def causal_conv1d_fn_cpu(
     kernel = weight.reshape(dim, 1, width).float()
     output = torch.empty_like(x)
     bounds = query_start_loc.tolist()
-    for number, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
         slot = number if cache_indices is None else int(cache_indices[number])
         if start == end or slot == pad_slot_id:
             continue
@@ -44,7 +45,7 @@ def causal_conv1d_fn_cpu(
         else:
             before = new.new_zeros(dim, width - 1)
         whole = torch.cat([before, new], 1)
-        y = F.conv1d(whole.unsqueeze(0), kernel, None if bias is None else bias.float(), groups=dim)[0]
+        y = functional.conv1d(whole.unsqueeze(0), kernel, None if bias is None else bias.float(), groups=dim)[0]
         output[:, start:end] = _activated(y, activation).to(x.dtype)
         conv_states[slot][:, -(width - 1) :] = whole[:, -(width - 1) :].to(conv_states.dtype)
     return output

@@ -1,7 +1,8 @@
 """Stand-in for Triton, which SGLang imports everywhere and a CPU never calls. The real one is 1 GB.
 
-SGLang has such a stand-in for macOS (``sglang/_platform_stubs.py``), installed by one ``if`` statement inside a function
-that checks for macOS. This module runs the body of that statement, which puts SGLang's module in this one's place.
+SGLang has such a stand-in for macOS (``sglang/_platform_stubs.py``), installed by one ``if`` statement inside a
+function that checks for macOS. This module runs the body of that
+statement, which puts SGLang's module in this one's place.
 
 Raises :class:`ImportError` when SGLang is not there or no longer has the statement.
 """
