@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from governor.cli import agents, chat, connect, engine_cmd, log, policy, status, top, up
+from governor.cli import agents, chat, connect, engine_cmd, log, patch, policy, status, top, up
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,6 +27,7 @@ app.add_typer(policy.app, name="policy")
 app.add_typer(agents.app, name="agent")
 app.add_typer(connect.app, name="connect")
 app.add_typer(engine_cmd.app, name="engine")
+app.add_typer(patch.app, name="patch")
 
 
 def _print_version(wanted: bool) -> None:
