@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from governor.cli.console import err, out, print_json, told_errors
 from governor.cli.options import JsonOption
-from serve.install import Installer, InstallRecipe, engines_folder, recipe_for
+from serve.install import Command, Installer, InstallRecipe, engines_folder, recipe_for
+from serve.install.model import HERE
 from serve.install.runner import SubprocessRunner
 from serve.profile import load_profile
 
@@ -60,17 +61,23 @@ def _say(line: str) -> None:
 
 
 def _print_steps(recipe: InstallRecipe, installer: Installer) -> None:
-    typer.echo(f"{recipe.name}: SGLang {recipe.engine_version}, {recipe.disk_gib:g} GiB, in {installer.engine.folder}")
+    """``$ENGINE`` and ``$SERVE`` keep the lines short enough to read."""
+    engine, serve = str(installer.engine.folder), str(HERE.parent)
+
+    def line(command: Command) -> str:
+        argv, env = installer.filled(command)
+        words = [*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join(argv)]
+        return " ".join(words).replace(engine, "$ENGINE").replace(serve, "$SERVE")
+
+    typer.echo(f"{recipe.name}: SGLang {recipe.engine_version}, takes {recipe.disk_gib:g} GiB")
+    typer.echo(f"ENGINE={shlex.quote(engine)}\nSERVE={shlex.quote(serve)}")
     for number, step in enumerate(recipe.steps, 1):
         typer.echo(f"\n{number}. {step.title}")
         if step.note:
             typer.echo(f"   {step.note}")
         for command in step.commands:
-            argv, env = installer.filled(command)
-            typer.echo(
-                "   $ " + " ".join([*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join(argv)])
-            )
-        typer.echo(f"   check: {shlex.join(installer.filled(step.check)[0])}")
+            typer.echo(f"   $ {line(command)}")
+        typer.echo(f"   check: {line(step.check)}")
     if installer.is_complete:
         typer.echo("\nIt is installed: nothing would be done.")
 

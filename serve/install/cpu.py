@@ -11,7 +11,7 @@ TORCH = "2.13.0"
 PYTHONS = ("3.11", "3.12", "3.13")
 PLUGIN = "governor_sglang_cpu"
 
-_ENV = {"PYTHONPATH": "{here}/../sglang_cpu/engine_path", "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
+_ENV = {"PYTHONPATH": "{serve}/sglang_cpu/engine_path", "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
 _MODEL_SOURCES = tuple(ENGINE_PATH / PLUGIN / name for name in ("tiny_model.py", "tokenizer.py", "chat_template.jinja"))
 
 
@@ -65,7 +65,7 @@ def _plugin() -> Step:
         id="plugin",
         title="Prove that the stand-ins fit this SGLang",
         commands=(probe("imports", "sgl_kernel", "sgl_kernel.mamba", "sgl_kernel.kvcacheio", env=_ENV), check),
-        check=probe("files", "{here}/../sglang_cpu/engine_path/sgl_kernel/__init__.py"),
+        check=probe("files", "{serve}/sglang_cpu/engine_path/sgl_kernel/__init__.py"),
         inputs=tuple(sorted(ENGINE_PATH.rglob("*.py"))),
     )
 

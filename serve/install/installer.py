@@ -10,13 +10,14 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import filelock
 
 from serve.errors import InstallFailed
+from serve.install.base import BasePython, find_base
 from serve.install.cures import advice_for
 from serve.install.installed import InstalledEngine, described, engine_folder
 from serve.install.model import HERE, Command, InstallRecipe, Step
@@ -31,17 +32,15 @@ class Installer:
     """For one recipe in one folder of engines. Blocks; one call at a time, other processes wait."""
 
     def __init__(
-        self, recipe: InstallRecipe, engines: Path, runner: Runner, say: Say, base: Path | None = None
+        self, recipe: InstallRecipe, engines: Path, runner: Runner, say: Say, base: BasePython | None = None
     ) -> None:
-        """``base``: the interpreter that makes the environment; ``None``: found on the machine.
-
-        Raises :class:`InstallFailed` when there is none that the engine's wheels are for.
-        """
+        """``base`` makes the environment; ``None``: found on the machine."""
         self._recipe = recipe
         self._runner = runner
         self._say = say
-        self._base, version = base_python(recipe.pythons) if base is None else (base, recipe.pythons[0])
+        self._base = base or find_base(recipe.pythons)
         self._engines = engines
+        version = self._base.version if self._base else recipe.pythons[0]
         self.engine: InstalledEngine = described(recipe, engine_folder(recipe, engines, version))
         self._record = Record(self.engine.folder)
 
@@ -66,10 +65,15 @@ class Installer:
         return argv, {name: self._filled(value) for name, value in command.env.items()}
 
     def _do_steps(self) -> None:
-        folder = self.engine.folder
-        if not folder.exists():
+        if self._base is None:
+            wanted = self._recipe.pythons
+            raise InstallFailed(
+                f"The engine needs Python {' or '.join(wanted)}, and there is no such interpreter on PATH. Install one "
+                f"(python{wanted[0]} and its venv package) and run the command again."
+            )
+        if not self.engine.folder.exists():
             self._demand_space()
-            folder.mkdir()
+            self.engine.folder.mkdir()
         steps = self._recipe.steps
         for number, step in enumerate(steps, 1):
             began = time.monotonic()
@@ -111,8 +115,9 @@ class Installer:
         places: Mapping[str, Path] = {
             "{engine}": self.engine.folder,
             "{python}": self.engine.python,
-            "{base}": self._base,
-            "{here}": HERE,
+            "{base}": self._base.path if self._base else Path(f"python{self._recipe.pythons[0]}"),
+            "{governor}": Path(sys.executable),
+            "{serve}": HERE.parent,
         }
         for name, path in places.items():
             text = text.replace(name, str(path))
@@ -144,21 +149,3 @@ class Installer:
             yield
         finally:
             lock.release()
-
-
-def base_python(versions: Sequence[str]) -> tuple[Path, str]:
-    """An interpreter of one of these versions and its version: our own if it fits, else one on PATH.
-
-    Raises :class:`InstallFailed`.
-    """
-    own = "{}.{}".format(*sys.version_info[:2])
-    if own in versions:
-        return Path(sys.executable), own
-    for version in versions:
-        found = shutil.which(f"python{version}")
-        if found is not None:
-            return Path(found), version
-    raise InstallFailed(
-        f"The engine needs Python {' or '.join(versions)}, and there is no such interpreter on PATH. Install one "
-        f"(python{versions[0]}) and run the command again."
-    )

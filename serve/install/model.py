@@ -1,8 +1,8 @@
 """What an installation consists of. Values only: recipes are made, shown and hashed without touching the machine.
 
 Arguments may hold ``{engine}`` (the engine's folder), ``{python}`` (its interpreter), ``{base}`` (the interpreter that
-makes the environment) and ``{here}`` (this package), filled in when a command runs. So a recipe is the same on every
-machine.
+makes the environment), ``{governor}`` (our own) and ``{serve}`` (the package ``serve``), filled in when a command runs.
+So a recipe is the same on every machine.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def _patch(name: str) -> Step:
     return Step(
         id=f"patch-{name}",
         title=f"Apply the patch {name}",
-        commands=(Command(argv=("{base}", "-m", "governor", "patch", "apply", name, _KERNELS)),),
-        check=Command(argv=("{base}", "-m", "governor", "patch", "verify", name, _KERNELS)),
+        commands=(Command(argv=("{governor}", "-m", "governor", "patch", "apply", name, "--root", _CLONE)),),
+        check=Command(argv=("{governor}", "-m", "governor", "patch", "verify", name, "--root", _CLONE)),
     )
 
 

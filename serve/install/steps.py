@@ -13,7 +13,7 @@ holds."""
 
 def probe(*arguments: str, env: dict[str, str] | None = None) -> Command:
     """One check of :mod:`serve.install.probe`, in the engine's environment."""
-    return Command(argv=("{python}", "-P", "{here}/probe.py", *arguments), env=env or {}, limit_s=600)
+    return Command(argv=("{python}", "-P", "{serve}/install/probe.py", *arguments), env=env or {}, limit_s=600)
 
 
 def venv_step(pythons: Sequence[str]) -> Step:
@@ -27,7 +27,7 @@ def venv_step(pythons: Sequence[str]) -> Step:
 
 def lock_step(id_: str, title: str, lock: str) -> Step:
     """Exactly what a hashed lock names. Nothing is resolved, so nothing that is not in it can come along."""
-    file = f"{{here}}/locks/{lock}"
+    file = f"{{serve}}/install/locks/{lock}"
     return Step(
         id=id_,
         title=title,
