@@ -48,8 +48,6 @@ class Stream(asyncio.Protocol):
         self._answered: asyncio.Future[Timing] | None = None
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: self, self._host, self._port)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -57,17 +55,23 @@ class Stream(asyncio.Protocol):
             self._transport.close()
 
     async def ask(self, body: bytes) -> Timing:
-        """One chat request. Raises :class:`BenchFailed` unless it streams to a proper end."""
-        if self._transport is None or self._transport.is_closing():
-            raise BenchFailed("the server has closed the connection")
-        self._answered = asyncio.get_running_loop().create_future()
+        """One chat request. Raises :class:`BenchFailed` unless it streams to a proper end.
+
+        A connection that the server has closed since the last request is opened anew before the clock starts.
+        """
+        loop = asyncio.get_running_loop()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self._answered = None
+            transport, _ = await loop.create_connection(lambda: self, self._host, self._port)
+        self._answered = loop.create_future()
         self._pieces: list[bytes] = []
         self._seen = b""
         self._tail = b""
         self._first_byte = self._first_token = 0.0
         request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
         self._began = perf_counter()
-        self._transport.write(request)
+        transport.write(request)
         return await self._answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -80,7 +80,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def load_for(prompt_tokens: int, streams: int, *, quick: bool) -> Load:
     """Paces that leave two cores half idle: what is measured is the gateway, not a queue before a core."""
     many = streams > 16
-    rounds = 2 if quick else max(6, min(100, 240 // streams))
+    rounds = 2 if quick else max(4, min(100, 200 // streams))
     return Load(
         prompt_tokens=prompt_tokens,
         streams=streams,

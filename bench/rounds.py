@@ -110,7 +110,7 @@ def _grown(talk: Conversation) -> Conversation:
 async def _warm_up(*streams: Stream) -> None:
     """First use of code and sockets, in a conversation of its own."""
     talk = Conversation(1000, seed="warm-up", model=MODEL)
-    for _ in range(3):
+    for _ in range(2):
         for stream in streams:
             await stream.ask(talk.body())
         talk.grow()
