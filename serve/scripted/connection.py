@@ -174,9 +174,7 @@ class Connection(asyncio.Protocol):
         self._can_write = asyncio.Event()
         self._can_write.set()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"a stream transport is needed, not {transport!r}")
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         # Paused while anything is buffered here: a send has then reached the kernel when it returns.
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
