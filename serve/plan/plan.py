@@ -37,6 +37,8 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu_gib: float | None = None
     """Memory of one GPU; ``None``: the profile's hardware."""
+    host_gib: float | None = None
+    """RAM; ``None``: the profile's hardware."""
     weight_bytes: int = 0
     """Of all ranks."""
     weights_assumed: bool = False
@@ -81,7 +83,7 @@ def make_plan(
     else:
         unit = unit_of(profile, shape)
         device = device_pools(profile, shape, inputs.gpu_gib or profile.hardware.gpu_memory_gib, inputs.weight_bytes)
-        host = host_pool(profile, unit, device.tier)
+        host = host_pool(profile, unit, device.tier, inputs.host_gib or profile.hardware.host_memory_gib)
     disk = disk_tier(profile, unit)
     l1, l2 = _decided(device.tier, host, inputs.measured)
     window = profile.model.context_length or shape.window_tokens
@@ -177,7 +179,7 @@ def _notes(plan: Plan, profile: Profile, inputs: PlanInputs) -> Iterator[str]:
             f"L1 has {plan.l1.state_slots} states for {chunks:.0f} chunks of KV: prefixes stay there that nothing can "
             "resume (SGLang #36935)"
         )
-    ram = profile.hardware.host_memory_gib
+    ram = inputs.host_gib or profile.hardware.host_memory_gib
     if plan.host is not None and ram is not None:
         wanted = (plan.host.kv_bytes + plan.host.state_bytes) * unit.tp
         if wanted > ram * GIB * HOST_SHARE:

@@ -19,6 +19,9 @@ CONTEXT_GIB = 0.5
 """GPU memory that driver and runtime hold before the weights are loaded."""
 DEFAULT_RATIO = 2.0
 """Host pool over device pool when neither ratio nor size is given (``arg_groups/hicache_hook.py:82``)."""
+HOST_MEMORY_FRACTION, HOST_RESERVE_GIB = 0.8, 10
+"""When neither ratio nor size is given, the host pools of all ranks take at the most this share of the RAM that is left
+after the reserve (``mem_cache/hicache_auto_size.py:78-120``)."""
 DEFAULT_STATE_SHARE = 0.9
 """``--mamba-full-memory-ratio``."""
 DRAFTS_IN_WEIGHTS = frozenset({"NEXTN", "EAGLE"})
@@ -156,8 +159,8 @@ def device_pools(profile: Profile, shape: ModelShape, gpu_gib: float | None, wei
     )
 
 
-def host_pool(profile: Profile, unit: Unit, device: Tier) -> Tier | None:
-    """L2 of one rank; ``None`` without HiCache.
+def host_pool(profile: Profile, unit: Unit, device: Tier, host_gib: float | None) -> Tier | None:
+    """L2 of one rank; ``None`` without HiCache. ``host_gib`` is the machine's RAM.
 
     ``size_gb`` (10^9 bytes a rank) is split in proportion to the device pools' bytes; a ratio multiplies each. Either
     way states and tokens keep the device's proportion. Source: ``hybrid_cache/hybrid_pool_assembler.py:239, 1316``.
@@ -170,6 +173,9 @@ def host_pool(profile: Profile, unit: Unit, device: Tier) -> Tier | None:
         factor = hicache.size_gb * GB / whole if whole else 0.0
     else:
         factor = hicache.ratio or DEFAULT_RATIO
+        if hicache.ratio is None and host_gib is not None and whole:
+            room = max(0.0, host_gib - HOST_RESERVE_GIB) * GIB * HOST_MEMORY_FRACTION / unit.tp
+            factor = min(factor, room / whole)
     return _tier(unit, device.kv_bytes * factor, device.state_bytes * factor)
 
 
