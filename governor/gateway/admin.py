@@ -15,7 +15,9 @@ from governor.gateway.auth import Authenticator, authenticated_agent, check_admi
 from governor.gateway.engine_watch import SMALLEST_ADVERTISED_WINDOW, EngineWatch
 from governor.gateway.http import EVENT_STREAM, JSON, headers_of
 from governor.gateway.metrics import Metrics
+from governor.gateway.planner import check_model, may_use
 from governor.policy.loader import PolicyStore
+from governor.policy.model import Policy
 from governor.schedule.turns import EngineMode
 from governor.settings import Secret
 from governor.snapshot import Snapshot
@@ -66,19 +68,21 @@ class ModelPages:
         self._created = int(started_at)
 
     async def listing(self, request: Request) -> Response:
-        allowed = self._allowed(request)
+        policy = self._policy(request)
         await self._watch.wait_until_met(_HOLD_MODELS_S)
-        cards = [card for card in self._watch.models if not allowed or {card.id, *card.aliases} & allowed]
+        cards = [card for card in self._watch.models if may_use(card, policy)]
         return _json({"object": "list", "data": [self._card(card) for card in cards]})
 
     async def one(self, request: Request) -> Response:
-        self._allowed(request)
+        policy = self._policy(request)
         await self._watch.wait_until_met(_HOLD_MODELS_S)
-        return _json(self._card(self._watch.model(request.path_params["model"])))
+        card = self._watch.model(request.path_params["model"])
+        check_model(card, policy)
+        return _json(self._card(card))
 
-    def _allowed(self, request: Request) -> set[str]:
+    def _policy(self, request: Request) -> Policy:
         agent = authenticated_agent(headers_of(request.scope), self._agents, self._loopback_agent)
-        return set(self._policies.policy_for(agent).policy.models)
+        return self._policies.policy_for(agent).policy
 
     def _card(self, card: ModelCard) -> dict[str, object]:
         """The real window stands under ``governor``, where no client looks; small ones are not advertised."""

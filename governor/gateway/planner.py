@@ -44,9 +44,14 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     edits: Edits
 
 
+def may_use(card: ModelCard, policy: Policy) -> bool:
+    """Whether the policy allows the model; one without a list allows all."""
+    return not policy.models or bool({card.id, *card.aliases} & set(policy.models))
+
+
 def check_model(card: ModelCard, policy: Policy) -> None:
     """Raises :class:`ModelNotFound` when the agent's policy does not allow the model."""
-    if policy.models and not {card.id, *card.aliases} & set(policy.models):
+    if not may_use(card, policy):
         allowed = ", ".join(policy.models)
         raise ModelNotFound(f"This agent may not use the model {card.id!r}. Allowed: {allowed}.", param="model")
 
