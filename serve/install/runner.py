@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +53,14 @@ class SubprocessRunner:
             start = sink.tell()
             try:
                 process = subprocess.Popen(
-                    argv, env=whole, cwd=cwd, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT
+                    argv,
+                    env=whole,
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    # A compiler's children must end with it.
+                    start_new_session=True,
                 )
             except OSError as error:
                 return Outcome(ok=False, how=f"could not be started: {error}")
@@ -60,21 +68,22 @@ class SubprocessRunner:
                 code = _wait(process, limit_s, log, start, say)
             finally:
                 if process.poll() is None:
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         if code is None:
-            return Outcome(ok=False, how=f"had not ended after {limit_s:.0f} s", tail=_tail(log, start))
+            return Outcome(ok=False, how=f"had not ended after {limit_s:g} s", tail=_tail(log, start))
         return Outcome(ok=code == 0, how=describe_exit(code), tail=_tail(log, start))
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float, log: Path, start: int, say: Say) -> int | None:
     began = time.monotonic()
+    seconds = 0.0
     while True:
         try:
-            return process.wait(_PROGRESS_EVERY_S)
+            return process.wait(min(_PROGRESS_EVERY_S, limit_s - seconds))
         except subprocess.TimeoutExpired:
             seconds = time.monotonic() - began
-            if seconds > limit_s:
+            if seconds >= limit_s:
                 return None
             last = _tail(log, start).rpartition("\n")[2].strip()
             say(f"      {seconds:.0f} s: {last[:100]}")

@@ -30,6 +30,7 @@ from serve.argv import LaunchCommand, Site, sglang_command
 from serve.install import InstalledEngine
 from serve.launcher import free_port
 from serve.profile import Profile, load_profile
+from serve.sglang_plugin import PLUGIN_PATH, SOCKET_VARIABLE
 from tests.sglang.engine import PROFILE, installed_engine
 
 READY_LIMIT_S = 600
@@ -87,6 +88,7 @@ class SglangServer:
         self._sockets = Path(tempfile.mkdtemp(prefix="sglang-"))
         self.kv_events_endpoint = f"ipc://{self._sockets}/kv-events"
         self.kv_replay_endpoint = f"ipc://{self._sockets}/kv-replay"
+        self.plugin_socket = self._sockets / "plugin"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -112,8 +114,9 @@ class SglangServer:
     def environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         env = {**inherited, **self.command().env, **self.options.env}
-        if "PYTHONPATH" in self.options.env:
-            env["PYTHONPATH"] = os.pathsep.join((self.options.env["PYTHONPATH"], self.engine.env["PYTHONPATH"]))
+        env[SOCKET_VARIABLE] = str(self.plugin_socket)
+        paths = (self.options.env.get("PYTHONPATH"), str(PLUGIN_PATH), self.engine.env["PYTHONPATH"])
+        env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return env
 
     def start(self) -> None:
