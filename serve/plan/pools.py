@@ -163,7 +163,8 @@ def host_pool(profile: Profile, unit: Unit, device: Tier, host_gib: float | None
     """L2 of one rank; ``None`` without HiCache. ``host_gib`` is the machine's RAM.
 
     ``size_gb`` (10^9 bytes a rank) is split in proportion to the device pools' bytes; a ratio multiplies each. Either
-    way states and tokens keep the device's proportion. Source: ``hybrid_cache/hybrid_pool_assembler.py:239, 1316``.
+    way states and tokens keep the device's proportion, and each pool is rounded up by a page. Source:
+    ``hybrid_cache/hybrid_pool_assembler.py:239, 1316``, ``pool_host/base.py:218-229``, ``pool_host/mamba.py:166-174``.
     """
     hicache = profile.hicache
     if not hicache.enabled:
@@ -171,18 +172,19 @@ def host_pool(profile: Profile, unit: Unit, device: Tier, host_gib: float | None
     whole = device.kv_bytes + device.state_bytes
     if hicache.size_gb is not None:
         factor = hicache.size_gb * GB / whole if whole else 0.0
-    else:
-        factor = hicache.ratio or DEFAULT_RATIO
-        if hicache.ratio is None and host_gib is not None and whole:
-            room = max(0.0, host_gib - HOST_RESERVE_GIB) * GIB * HOST_MEMORY_FRACTION / unit.tp
-            factor = min(factor, room / whole)
-    return _tier(unit, device.kv_bytes * factor, device.state_bytes * factor)
+        return _rounded_up(unit, device.kv_bytes * factor / unit.kv_bytes, _slots(unit, device.state_bytes * factor))
+    factor = hicache.ratio or DEFAULT_RATIO
+    if hicache.ratio is None and host_gib is not None and whole:
+        room = max(0.0, host_gib - HOST_RESERVE_GIB) * GIB * HOST_MEMORY_FRACTION / unit.tp
+        factor = min(factor, room / whole)
+    return _rounded_up(unit, device.kv_tokens * factor, device.state_slots * factor)
 
 
 def host_per_gb(unit: Unit, device: Tier) -> Tier:
     """What 10^9 bytes of host memory on one rank hold, in the device's proportion."""
     whole = device.kv_bytes + device.state_bytes
-    return _tier(unit, GB * device.kv_bytes / whole, GB * device.state_bytes / whole) if whole else _tier(unit, 0, 0)
+    kv, states = (GB * part / whole if whole else 0.0 for part in (device.kv_bytes, device.state_bytes))
+    return _tier(unit, int(kv / unit.kv_bytes), int(_slots(unit, states)))
 
 
 def disk_tier(profile: Profile, unit: Unit) -> DiskTier | None:
@@ -204,10 +206,19 @@ def disk_tier(profile: Profile, unit: Unit) -> DiskTier | None:
     )
 
 
-def _tier(unit: Unit, kv_bytes: float, state_bytes: float) -> Tier:
-    tokens = int(kv_bytes / unit.kv_bytes) // unit.page_tokens * unit.page_tokens
-    slots = int(state_bytes / unit.state_bytes) if unit.state_bytes else 0
-    return Tier(kv_tokens=tokens, state_slots=slots, kv_bytes=int(kv_bytes), state_bytes=int(state_bytes))
+def _slots(unit: Unit, state_bytes: float) -> float:
+    return state_bytes / unit.state_bytes if unit.state_bytes else 0.0
+
+
+def _rounded_up(unit: Unit, tokens: float, slots: float) -> Tier:
+    pages = int(tokens) // unit.page_tokens + 1
+    return _tier(unit, pages * unit.page_tokens, int(slots) + 1 if unit.state_bytes else 0)
+
+
+def _tier(unit: Unit, tokens: int, slots: int) -> Tier:
+    return Tier(
+        kv_tokens=tokens, state_slots=slots, kv_bytes=tokens * unit.kv_bytes, state_bytes=slots * unit.state_bytes
+    )
 
 
 def _states(profile: Profile, unit: Unit, budget: int | None) -> tuple[int, int]:

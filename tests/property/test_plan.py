@@ -62,8 +62,9 @@ def test_pools_are_within_their_budget(gib: float, fraction: float, slots: int |
     assert device.tier.kv_bytes + device.tier.state_bytes + device.scratch_bytes <= device.budget_bytes
     assert device.tier.kv_tokens % made.unit.page_tokens == 0
     assert host is not None
-    assert host.kv_bytes + host.state_bytes <= size * 10**9
-    assert host.kv_tokens * made.unit.kv_bytes + host.state_slots * made.unit.state_bytes <= size * 10**9
+    page_and_state = made.unit.page_tokens * made.unit.kv_bytes + made.unit.state_bytes
+    assert host.kv_bytes + host.state_bytes <= size * 10**9 + page_and_state
+    assert host.kv_tokens % made.unit.page_tokens == 0
 
 
 @given(size=st.integers(1, 100), more=st.integers(0, 100))

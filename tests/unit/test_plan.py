@@ -80,6 +80,22 @@ def test_the_host_pool_follows_from_the_device_pool_closely(row: dict[str, Any])
     assert made.host.kv_tokens == pytest.approx(row["published"]["host_kv_tokens"], rel=0.015)
 
 
+def test_the_pools_are_those_that_a_real_engine_printed() -> None:
+    """SGLang 0.5.23 with the tiny model on a processor, 8192 tokens, 32 states, ratio 2: it allocated 16,448 tokens
+    and 65 states of host memory and set max_running_requests to 4."""
+    profile = load_profile("sglang-cpu")
+    replace = msgspec.structs.replace
+    small = replace(
+        profile,
+        memory=replace(profile.memory, max_total_tokens=8192),
+        mamba=replace(profile.mamba, max_cache_size=32),
+    )
+    made = make_plan(small, TINY_HYBRID)
+    assert (made.device.tier.kv_tokens, made.device.tier.state_slots, made.device.requests) == (8192, 32, 4)
+    assert made.host is not None
+    assert (made.host.kv_tokens, made.host.state_slots) == (16_448, 65)
+
+
 def test_a_state_costs_as_many_tokens_as_measured() -> None:
     """21 states and 158,116 tokens became 10 and 182,901 (noonghunna/club-3090, pull request 1331): 2,253.2 each."""
     kv = QWEN_27B.kv_bytes_per_token(itemsize=1, with_draft=True)
