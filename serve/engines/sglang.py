@@ -14,6 +14,7 @@ import msgspec
 
 from governor.errors import GovernorError, UpstreamError, UpstreamUnavailable
 from governor.types import TokenCount
+from governor.wire.jsonobject import JsonObject
 from serve.engine import Capabilities, Endpoint, EngineCall, EngineInfo, EngineLoad, TurnFacts
 from serve.engines.http import HttpAnswer, HttpEngine, translated
 from serve.engines.openai_upstream import model_cards
@@ -127,8 +128,7 @@ class Sglang(HttpEngine):
         try:
             match endpoint:
                 case Endpoint.CHAT:
-                    answer = await self.ask("POST", "/v1/tokenize", msgspec.Raw(body))
-                    tokens = _field(answer, "count")
+                    tokens = await self._count_chat(body)
                 case Endpoint.COMPLETIONS:
                     tokens = await self._count_text(body)
                 case Endpoint.MESSAGES:
@@ -139,6 +139,11 @@ class Sglang(HttpEngine):
         except GovernorError:
             return None
         return TokenCount(tokens=tokens, source="engine") if type(tokens) is int else None
+
+    async def _count_chat(self, body: bytes) -> Any:
+        """The request's very fields decide over its template, so all are sent but for what makes it a stream."""
+        asked = JsonObject(body).edited({"stream": None, "stream_options": None})
+        return _field(await self.ask("POST", "/v1/tokenize", msgspec.Raw(asked)), "count")
 
     async def _count_text(self, body: bytes) -> Any:
         """One text, or one text in tokens. Several are several prompts, and are not counted."""

@@ -1,0 +1,1 @@
+"""On the engine's ``PYTHONPATH``."""
