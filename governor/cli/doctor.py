@@ -13,10 +13,11 @@ from governor.cli.console import Exit, out, print_json, told_errors
 from governor.cli.engine_cmd import DEFAULT_ENGINE_PORT
 from governor.cli.options import HomeOption, JsonOption
 from governor.cli.plan import policy_demands
-from serve.doctor import Case, Facts, Finding, Severity, diagnose, suggested_profile, survey
+from serve.doctor import Case, Facts, Finding, LocalSystem, Severity, diagnose, probe_gpus, suggested_profile, survey
 from serve.doctor.diagnose import EMBEDDED
 from serve.doctor.facts import Gpu
 from serve.errors import ServeError
+from serve.install import InstalledEngine, engines_folder, find_engine, recipe_for
 from serve.model_files import model_facts
 from serve.placement import l3_parent
 from serve.plan import Plan, PlanInputs, make_plan
@@ -39,7 +40,9 @@ def doctor(
     policies: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Policies whose agents are to fit; the home's, if not given.")
     ] = None,
-    python: Annotated[str | None, typer.Option(help="Interpreter of the engine's environment.")] = None,
+    python: Annotated[
+        str | None, typer.Option(help="Interpreter of the engine's environment, over the installed one.")
+    ] = None,
     port: Annotated[int, typer.Option(help="Port of the engine.", min=1, max=65535)] = DEFAULT_ENGINE_PORT,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,24 +54,36 @@ def doctor(
     governor doctor --profile rx7900xtx-tp2 --model ~/models/qwen-gptq
     """
     with told_errors():
+        system = LocalSystem()
+        gpus = probe_gpus(system)
         shipped = [load_profile(name) for name in shipped_names()]
-        asked = load_profile(profile) if profile is not None else None
-        l3_folder = l3_parent(asked or load_profile(EMBEDDED), home)
-        facts = survey(l3_folder=l3_folder, ports={port: "the engine"}, python=python)
-        chosen = asked or load_profile(suggested_profile(facts.gpus, shipped))
-        checked = [chosen]
-        if not facts.gpus.found and chosen.name != EMBEDDED:
-            checked.append(load_profile(EMBEDDED))
+        chosen = load_profile(profile if profile is not None else suggested_profile(gpus, shipped))
+        engine = _installed(chosen)
+        l3_folder = l3_parent(chosen, home) if chosen.l3.backend is not None else None
+        asked = python or (str(engine.python) if engine else None)
+        facts = survey(gpus, l3_folder=l3_folder, ports={port: "the engine"}, python=asked, system=system)
         folder = policies or (home.policies if any(home.policies.glob("*.toml")) else None)
-        results = [(item, diagnose(_case(item, facts, model if item is chosen else None, folder))) for item in checked]
+        weights = model or (str(engine.model_path) if engine and engine.model_path else None)
+        results = [(chosen, diagnose(_case(chosen, facts, weights, folder)))]
+        if not gpus.found and chosen.hardware.gpus:
+            embedded = load_profile(EMBEDDED)
+            results.append((embedded, diagnose(_case(embedded, facts, None, folder))))
     if as_json:
         listed = [{"profile": item.name, "findings": findings} for item, findings in results]
         print_json({"facts": facts, "results": listed, "exit_code": _verdict(results)})
     else:
-        _print_facts(facts, has_l3=chosen.l3.backend is not None)
+        _print_facts(facts)
         for item, findings in results:
             _print_findings(item, findings)
     raise SystemExit(int(_verdict(results)))
+
+
+def _installed(profile: Profile) -> InstalledEngine | None:
+    """The engine that ``governor engine install`` made for the profile; ``None`` where there is none."""
+    try:
+        return find_engine(recipe_for(profile), engines_folder())
+    except ServeError:
+        return None
 
 
 def _verdict(results: list[tuple[Profile, tuple[Finding, ...]]]) -> Exit:
@@ -110,7 +125,7 @@ def _plan(case: Case, model: str | None, policies: Path | None) -> Plan:
     return make_plan(profile, weights.shape, inputs, policy_demands(policies, window) if policies else ())
 
 
-def _print_facts(facts: Facts, *, has_l3: bool) -> None:
+def _print_facts(facts: Facts) -> None:
     host, gpus, disk = facts.host, facts.gpus, facts.disk
     if not gpus.found:
         out.print("GPU      none")
@@ -121,7 +136,7 @@ def _print_facts(facts: Facts, *, has_l3: bool) -> None:
         out.print("driver   " + escape(", ".join(f"{name} {text}" for name, text in versions.items() if text)))
     ram = f"{_gb(host.available_bytes)} of {_gb(host.ram_bytes)} free"
     out.print(f"machine  {host.system} {host.machine}, {host.cpus} CPUs, {ram}")
-    if disk is not None and has_l3:
+    if disk is not None:
         where = f"{disk.kind}, {disk.filesystem or 'unknown file system'}"
         out.print(
             f"L3       {escape(disk.path)}: {where}, {_gb(disk.free_bytes)} free, {disk.files:,} files", soft_wrap=True

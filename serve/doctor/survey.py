@@ -1,18 +1,18 @@
-"""All probes, one after another."""
+"""All probes but the GPUs' one after another: those say which profile is meant, and so what else is looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from serve.doctor.facts import Facts
-from serve.doctor.probe_gpu import probe_gpus
+from serve.doctor.facts import Facts, Gpus
 from serve.doctor.probe_host import probe_host, probe_installed, probe_ports
 from serve.doctor.probe_storage import probe_disk
 from serve.doctor.system import LocalSystem, System
 
 
 def survey(
+    gpus: Gpus,
     *,
     l3_folder: Path | None,
     ports: Mapping[int, str],
@@ -22,7 +22,7 @@ def survey(
     """Look at this machine. Changes nothing; blocks for a second, or some where L3 holds many files."""
     system = system or LocalSystem()
     return Facts(
-        gpus=probe_gpus(system),
+        gpus=gpus,
         host=probe_host(system),
         disk=probe_disk(system, l3_folder) if l3_folder is not None else None,
         ports=probe_ports(ports),

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from governor.cli.doctor import doctor
-from serve.doctor import survey
+from serve.doctor import LocalSystem, probe_gpus
 
 app = typer.Typer()
 app.command()(doctor)
@@ -23,7 +23,7 @@ def run(home: Path, *args: str) -> Result:
 
 @pytest.fixture(scope="module")
 def has_gpu() -> bool:
-    return bool(survey(l3_folder=None, ports={}).gpus.found)
+    return bool(probe_gpus(LocalSystem()).found)
 
 
 def findings(done: Result, profile: str) -> dict[str, dict[str, Any]]:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serve.doctor import survey
+from serve.doctor import probe_gpus, survey
 from serve.doctor.facts import DiskKind
-from serve.doctor.probe_gpu import probe_gpus
 from serve.doctor.probe_host import probe_host, probe_installed, probe_ports
 from serve.doctor.probe_storage import block_kind, probe_disk
 from serve.doctor.system import LocalSystem
@@ -198,7 +197,7 @@ def test_versions_of_another_interpreter_are_asked_for() -> None:
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    facts = survey(l3_folder=tmp_path / "l3", ports={})
+    facts = survey(probe_gpus(LocalSystem()), l3_folder=tmp_path / "l3", ports={})
     assert facts.host.ram_bytes is not None
     assert facts.host.available_bytes is not None
     assert facts.host.available_bytes <= facts.host.ram_bytes

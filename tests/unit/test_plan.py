@@ -96,6 +96,12 @@ def test_the_pools_are_those_that_a_real_engine_printed() -> None:
     assert (made.host.kv_tokens, made.host.state_slots) == (16_448, 65)
 
 
+def test_a_page_and_a_state_are_as_large_as_the_files_that_a_real_engine_wrote() -> None:
+    """SGLang 0.5.23 with the tiny model: 16,384 bytes a page of 64 tokens, 53,760 a state."""
+    assert 64 * TINY_HYBRID.kv_bytes_per_token() == 16_384
+    assert TINY_HYBRID.state_bytes() == 53_760
+
+
 def test_a_state_costs_as_many_tokens_as_measured() -> None:
     """21 states and 158,116 tokens became 10 and 182,901 (noonghunna/club-3090, pull request 1331): 2,253.2 each."""
     kv = QWEN_27B.kv_bytes_per_token(itemsize=1, with_draft=True)

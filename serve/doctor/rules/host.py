@@ -97,7 +97,7 @@ def _sglang(case: Case) -> Iterator[Finding]:
             what="no SGLang was found in the environment that was asked",
             why=f"the profile is checked for {profile.versions.chosen}, the version that it installs",
             evidence=_HERE,
-            cure="governor doctor --python PATH names the engine's interpreter",
+            cure=f"governor engine install --profile {profile.name}, or --python PATH if it is elsewhere",
         )
     elif not profile.versions.covers(installed):
         span = f"{profile.versions.oldest} to {profile.versions.newest}"
