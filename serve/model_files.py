@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -91,8 +90,7 @@ def _hub_cache() -> Path:
 def _read_shape(folder: Path) -> ModelShape:
     path = folder / CONFIG
     try:
-        config: dict[str, Any] = json.loads(path.read_text())
-        return shape_of(config, folder.name)
+        return shape_of(json.loads(path.read_text()), folder.name)
     except (OSError, ValueError) as error:
         detail = str(error) if isinstance(error, UnknownShape) else f"{path}: {error}"
         raise BadModelSource(

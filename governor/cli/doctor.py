@@ -21,7 +21,7 @@ from serve.install import InstalledEngine, engines_folder, find_engine, recipe_f
 from serve.model_files import model_facts
 from serve.placement import l3_parent
 from serve.plan import Plan, PlanInputs, make_plan
-from serve.plan.machines import BY_PROFILE
+from serve.plan.machines import machine_for
 from serve.plan.pools import DoesNotFit
 from serve.profile import Profile, load_profile, shipped_names
 from serve.profile.model import EngineKind, Platform
@@ -114,7 +114,7 @@ def _plan(case: Case, model: str | None, policies: Path | None) -> Plan:
     window = profile.model.context_length or weights.shape.window_tokens
     sizes = [gpu.memory_bytes for gpu in case.fitting_gpus if gpu.memory_bytes]
     ram = case.facts.host.ram_bytes
-    machine = BY_PROFILE.get(profile.name)
+    machine = machine_for(profile.name, weights.shape)
     inputs = PlanInputs(
         gpu_gib=min(sizes) / 2**30 if sizes and profile.hardware.platform is not Platform.CPU else None,
         host_gib=ram / 2**30 if ram else None,

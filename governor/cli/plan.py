@@ -15,7 +15,7 @@ from governor.errors import ConfigError
 from governor.policy.loader import load_shipped, read_agent, shipped_folder
 from serve.model_files import ModelFacts, model_facts
 from serve.plan import Demand, Plan, PlanInputs, make_plan
-from serve.plan.machines import BY_PROFILE, Measured
+from serve.plan.machines import Measured, machine_for
 from serve.plan.pools import DoesNotFit
 from serve.profile import Profile, load_profile
 from serve.profile.model import EngineKind
@@ -62,7 +62,7 @@ def plan(
         facts = model_facts(chosen, model)
         window = chosen.model.context_length or facts.shape.window_tokens
         demands = _demands(agents, context, policies, window)
-    machine = None if calculated or gpu_memory else BY_PROFILE.get(chosen.name)
+    machine = None if calculated or gpu_memory else machine_for(chosen.name, facts.shape)
     said = Measured(source="your engine", kv_tokens=kv_tokens, state_slots=state_slots, host_kv_tokens=host_kv_tokens)
     own = any(figure is not None for figure in (kv_tokens, state_slots, host_kv_tokens))
     inputs = PlanInputs(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from serve.plan.cost import CostTable, fit_line, fit_prefill
+from serve.plan.known import QWEN_27B
+from serve.plan.shape import ModelShape
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +25,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     id: str
+    shape: ModelShape
+    """Of the model that ran."""
     hardware: str
     capacity: Measured
     costs: CostTable
@@ -36,6 +40,7 @@ _AM5_COLD = tuple(zip(_CONTEXTS, (50.78, 121.49, 243.81), strict=True))
 BY_PROFILE = {
     "rx7900xtx-tp2": Machine(
         id="2x7900xtx-am5",
+        shape=QWEN_27B,
         hardware="2x RX 7900 XTX 24 GB, Ryzen 9600X, 64 GB DDR5, NVMe PCIe 3.0 x4",
         # With --hicache-size 20, which is the profile's.
         capacity=Measured(source="2x7900xtx-am5", kv_tokens=231_914, host_kv_tokens=423_593),
@@ -45,14 +50,29 @@ BY_PROFILE = {
     ),
     "rtx4090-48g": Machine(
         id="4090-48g",
+        shape=QWEN_27B,
         hardware="RTX 4090 48 GB, 62 GB RAM",
         capacity=Measured(source="4090-48g", kv_tokens=270_278, host_kv_tokens=504_447),
         costs=CostTable(source="4090-48g"),
     ),
     "rtx5090-32g": Machine(
         id="5090-32g",
+        shape=QWEN_27B,
         hardware="RTX 5090 32 GB, 128 GB RAM, WSL2",
         capacity=Measured(source="5090-32g", kv_tokens=121_000),
         costs=CostTable(source="5090-32g", prefill=fit_prefill([(50_000, 7.73)]), l1=fit_line([(50_000, 0.44)])),
     ),
 }
+
+
+def machine_for(profile: str, shape: ModelShape) -> Machine | None:
+    """The machine that ran this profile with a model of this shape."""
+    machine = BY_PROFILE.get(profile)
+    if machine is None:
+        return None
+    same = (
+        shape.kv_bytes_per_token() == machine.shape.kv_bytes_per_token()
+        and shape.state_bytes() == machine.shape.state_bytes()
+        and shape.quantisable_parameters == machine.shape.quantisable_parameters
+    )
+    return machine if same else None

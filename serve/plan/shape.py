@@ -6,8 +6,7 @@ to full attention), dense and mixture-of-experts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
@@ -145,41 +144,62 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return 3 * self.hidden * inner + self.hidden * self.experts
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Quantization(msgspec.Struct, frozen=True, kw_only=True):
+    quant_method: str = ""
+    quant_algo: str = ""
+    bits: _Positive | None = None
+    group_size: int | None = None
+    """-1: one group a column."""
+
+
 class _Text(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of a ``config.json`` that a plan needs; all others are left alone."""
 
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    vocab_size: int
-    intermediate_size: int = 0
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
+    num_hidden_layers: _Positive
+    hidden_size: _Positive
+    num_attention_heads: _Positive
+    vocab_size: _Positive
+    intermediate_size: _Count = 0
+    num_key_value_heads: _Positive | None = None
+    head_dim: _Positive | None = None
     layer_types: list[str] | None = None
-    full_attention_interval: int | None = None
-    linear_conv_kernel_dim: int = 0
-    linear_key_head_dim: int = 0
-    linear_value_head_dim: int = 0
-    linear_num_key_heads: int = 0
-    linear_num_value_heads: int = 0
+    full_attention_interval: _Positive | None = None
+    linear_conv_kernel_dim: _Count = 0
+    linear_key_head_dim: _Count = 0
+    linear_value_head_dim: _Count = 0
+    linear_num_key_heads: _Count = 0
+    linear_num_value_heads: _Count = 0
     mamba_ssm_dtype: str | None = None
-    mtp_num_hidden_layers: int = 0
-    num_experts: int = 0
-    moe_intermediate_size: int = 0
-    shared_expert_intermediate_size: int = 0
-    max_position_embeddings: int | None = None
+    mtp_num_hidden_layers: _Count = 0
+    num_experts: _Count = 0
+    moe_intermediate_size: _Count = 0
+    shared_expert_intermediate_size: _Count = 0
+    max_position_embeddings: _Positive | None = None
+    tie_word_embeddings: bool = False
+    quantization_config: _Quantization | None = None
+
+
+class _Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands beside the text part, where there is one."""
+
+    text_config: _Text | None = None
+    vision_config: Vision | None = None
+    quantization_config: _Quantization | None = None
     tie_word_embeddings: bool = False
 
 
-def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
-    """From a parsed ``config.json``. Raises :class:`UnknownShape` naming what is missing."""
-    text = config.get("text_config") or config
+def shape_of(config: object, name: str) -> ModelShape:
+    """From a parsed ``config.json``. Raises :class:`UnknownShape` naming what is missing or not understood."""
     try:
-        read = msgspec.convert(text, _Text)
-        vision = msgspec.convert(config["vision_config"], Vision) if config.get("vision_config") else None
+        whole = msgspec.convert(config, _Config)
+        read = whole.text_config or msgspec.convert(config, _Text)
     except msgspec.ValidationError as error:
         raise UnknownShape(f"{name}: config.json: {error}") from error
-    full = _full_layers(read)
+    full = _full_layers(read, name)
     linear = read.num_hidden_layers - full
     if linear and not (read.linear_num_value_heads and read.linear_value_head_dim and read.linear_key_head_dim):
         raise UnknownShape(f"{name}: config.json says nothing of the {linear} layers without full attention")
@@ -193,9 +213,9 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
         vocab=read.vocab_size,
         heads=read.num_attention_heads,
         kv_heads=read.num_key_value_heads or read.num_attention_heads,
-        head_dim=read.head_dim or read.hidden_size // read.num_attention_heads,
+        head_dim=read.head_dim or max(1, read.hidden_size // read.num_attention_heads),
         gated_attention=linear > 0,
-        tied_embeddings=read.tie_word_embeddings or bool(config.get("tie_word_embeddings")),
+        tied_embeddings=read.tie_word_embeddings or whole.tie_word_embeddings,
         linear_key_heads=read.linear_num_key_heads,
         linear_value_heads=read.linear_num_value_heads,
         linear_key_dim=read.linear_key_head_dim,
@@ -205,31 +225,33 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
         experts=read.num_experts,
         expert_intermediate=read.moe_intermediate_size,
         shared_intermediate=read.shared_expert_intermediate_size,
-        vision=vision,
+        vision=whole.vision_config,
         window_tokens=read.max_position_embeddings,
-        weight_bits=_weight_bits(config.get("quantization_config") or text.get("quantization_config")),
+        weight_bits=_weight_bits(whole.quantization_config or read.quantization_config),
     )
 
 
-def _full_layers(read: _Text) -> int:
+def _full_layers(read: _Text, name: str) -> int:
     if read.layer_types is not None:
         unknown = sorted(set(read.layer_types) - {FULL, LINEAR})
         if unknown:
-            raise UnknownShape(f"layers of type {', '.join(unknown)} are not known here")
+            raise UnknownShape(f"{name}: layers of type {', '.join(unknown)} are not known here")
+        if len(read.layer_types) != read.num_hidden_layers:
+            listed = len(read.layer_types)
+            raise UnknownShape(f"{name}: config.json lists {listed} layers and counts {read.num_hidden_layers}")
         return read.layer_types.count(FULL)
     if read.linear_num_value_heads and read.full_attention_interval:
         return read.num_hidden_layers // read.full_attention_interval
     return read.num_hidden_layers
 
 
-def _weight_bits(quantization: Mapping[str, Any] | None) -> float | None:
-    if not quantization:
+def _weight_bits(quantization: _Quantization | None) -> float | None:
+    if quantization is None:
         return None
-    bits = quantization.get("bits")
-    if isinstance(bits, int):
-        group = quantization.get("group_size")
-        return bits_with_scales(bits, group if isinstance(group, int) and group > 0 else 128)
-    return bits_named(str(quantization.get("quant_method", "")) + str(quantization.get("quant_algo", "")))
+    if quantization.bits is not None:
+        group = quantization.group_size
+        return bits_with_scales(quantization.bits, group if group is not None and group > 0 else 128)
+    return bits_named(quantization.quant_method + quantization.quant_algo)
 
 
 def bits_with_scales(bits: int, group: int) -> float:

@@ -113,6 +113,14 @@ def test_the_weights_of_the_shipped_profiles_are_guessed_by_their_names(tmp_path
     }
 
 
+@pytest.mark.parametrize("text", ["[1]", "{", '{"text_config": [1]}', ""])
+def test_a_configuration_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    done = run("-p", "rx7900xtx-tp2", "--model", str(tmp_path))
+    assert done.exit_code == 6
+    assert "config.json" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("model", "said"), [("/no/such", "no folder"), ("who/what", "nothing is known"), (".", "config.json")]
 )

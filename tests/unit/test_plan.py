@@ -12,7 +12,7 @@ import pytest
 from serve.plan import Demand, Plan, PlanInputs, make_plan
 from serve.plan.cost import fit_line, fit_prefill
 from serve.plan.known import QWEN_27B, TINY_HYBRID
-from serve.plan.machines import BY_PROFILE
+from serve.plan.machines import BY_PROFILE, machine_for
 from serve.plan.pools import DoesNotFit, default_mem_fraction
 from serve.plan.shape import UnknownShape, bits_named, shape_of
 from serve.profile import Profile, load_profile
@@ -250,6 +250,9 @@ def test_more_ranks_than_kv_heads_hold_one_head_each() -> None:
     ("text", "missing"),
     [
         ({}, "num_hidden_layers"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"layer_types": ["full_attention"] * 2}, "lists 2 layers and counts 1"),
+        ({"quantization_config": 5}, "quantization_config"),
         ({"layer_types": ["sliding_attention"]}, "sliding_attention"),
         ({"layer_types": ["linear_attention"], "linear_num_value_heads": 0}, "1 layers without full attention"),
     ],
@@ -259,6 +262,13 @@ def test_what_a_configuration_lacks_is_named(text: dict[str, Any], missing: str)
     config = {**sizes, **text} if text else {"hidden_size": 8}
     with pytest.raises(UnknownShape, match=missing):
         shape_of(config, "x")
+
+
+def test_measurements_are_of_the_model_that_ran() -> None:
+    quantised = msgspec.structs.replace(QWEN_27B, name="my-gptq", weight_bits=4.156)
+    assert machine_for("rx7900xtx-tp2", quantised) is BY_PROFILE["rx7900xtx-tp2"]
+    assert machine_for("rx7900xtx-tp2", TINY_HYBRID) is None
+    assert machine_for("sglang-cpu", TINY_HYBRID) is None
 
 
 def test_bits_are_known_by_name() -> None:
