@@ -24,7 +24,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 fast: $(STAMP)
-	$(BIN)/pytest -m "not clients and not embedded and not slow and not postgres"
+	$(BIN)/pytest -m "not clients and not embedded and not postgres and not sglang and not slow"
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

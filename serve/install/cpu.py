@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from serve.install.model import HERE, Command, InstallRecipe, Step, digest
-from serve.install.steps import PIP, lock_step, probe, venv_step
+from serve.install.steps import PIP, lock_step, probe, proof_step, venv_step
 from serve.sglang_cpu import ENGINE_PATH
+from serve.sglang_plugin import PLUGIN_PATH
 
 SGLANG = "0.5.23"
 TORCH = "2.13.0"
 PYTHONS = ("3.11", "3.12", "3.13")
-PLUGIN = "governor_sglang_cpu"
+STAND_INS = "governor_sglang_cpu"
+"""The plugin that brings them."""
 
 _ENV = {"PYTHONPATH": "{serve}/sglang_cpu/engine_path", "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
-_MODEL_SOURCES = tuple(ENGINE_PATH / PLUGIN / name for name in ("tiny_model.py", "tokenizer.py", "chat_template.jinja"))
+_MODEL_SOURCES = tuple(
+    ENGINE_PATH / STAND_INS / name for name in ("tiny_model.py", "tokenizer.py", "chat_template.jinja")
+)
 
 
 def cpu_recipe() -> InstallRecipe:
@@ -28,10 +32,16 @@ def cpu_recipe() -> InstallRecipe:
             lock_step("tokenizer", "Install the vocabulary of the tiny model", "tiny-model.txt"),
             _torch(),
             _model(),
-            _plugin(),
+            proof_step(
+                "Prove that the stand-ins and the plugins fit this SGLang",
+                ("sgl_kernel", "sgl_kernel.mamba", "sgl_kernel.kvcacheio"),
+                (STAND_INS,),
+                probe("torch", TORCH, "cpu"),
+                _ENV,
+            ),
         ),
         disk_gib=2.5,
-        python_path=(ENGINE_PATH,),
+        python_path=(ENGINE_PATH, PLUGIN_PATH),
         model=_model_folder(),
     )
 
@@ -49,24 +59,13 @@ def _torch() -> Step:
 
 def _model() -> Step:
     folder = _model_folder()
-    make = Command(argv=("{python}", "-P", "-m", f"{PLUGIN}.tiny_model", folder), env=_ENV, limit_s=600)
+    make = Command(argv=("{python}", "-P", "-m", f"{STAND_INS}.tiny_model", folder), env=_ENV, limit_s=600)
     return Step(
         id="model",
         title="Make the tiny hybrid model",
         commands=(make,),
         check=probe("files", *(f"{folder}/{name}" for name in ("model.safetensors", "tokenizer.json", "config.json"))),
         inputs=_MODEL_SOURCES,
-    )
-
-
-def _plugin() -> Step:
-    check = probe("plugins", PLUGIN, env=_ENV)
-    return Step(
-        id="plugin",
-        title="Prove that the stand-ins fit this SGLang",
-        commands=(probe("imports", "sgl_kernel", "sgl_kernel.mamba", "sgl_kernel.kvcacheio", env=_ENV), check),
-        check=probe("files", "{serve}/sglang_cpu/engine_path/sgl_kernel/__init__.py"),
-        inputs=tuple(sorted(ENGINE_PATH.rglob("*.py"))),
     )
 
 

@@ -12,7 +12,8 @@ card.
 from __future__ import annotations
 
 from serve.install.model import HERE, Command, InstallRecipe, Step
-from serve.install.steps import PIP, lock_step, probe, venv_step
+from serve.install.steps import PIP, lock_step, probe, proof_step, venv_step
+from serve.sglang_plugin import PLUGIN_PATH
 
 SGLANG = "0.5.23"
 TORCH, TORCHVISION = "2.9.1", "0.24.0"
@@ -40,9 +41,16 @@ def rocm_recipe(patches: tuple[str, ...]) -> InstallRecipe:
             _source(),
             *(_patch(name) for name in patches),
             _kernels(),
-            _proof(),
+            proof_step(
+                "Prove that torch is still ROCm's, kernels import and the plugins load",
+                ("sgl_kernel", "sglang.srt.server_args"),
+                ("radeon_rdna3",),
+                probe("torch", TORCH, "hip"),
+                _ENV,
+            ),
         ),
         disk_gib=25,
+        python_path=(PLUGIN_PATH,),
     )
 
 
@@ -89,13 +97,4 @@ def _kernels() -> Step:
         ),
         check=probe("imports", "sgl_kernel", env=_ENV),
         note="Compiles for minutes with hipcc. Set MAX_JOBS where memory is short.",
-    )
-
-
-def _proof() -> Step:
-    return Step(
-        id="proof",
-        title="Prove that torch is still ROCm's, kernels import and the plugin loads",
-        commands=(probe("torch", TORCH, "hip"), probe("plugins", "radeon_rdna3", env=_ENV)),
-        check=probe("torch", TORCH, "hip"),
     )

@@ -35,7 +35,8 @@ from tests.sglang.engine import PROFILE, installed_engine
 
 READY_LIMIT_S = 600
 """A quiet machine needs 25 s; a busy one ten times that."""
-_END_LIMIT_S = 15
+_GRACE_S = 3
+"""It would wait seven for requests that there are not."""
 _SHOWN_LOG_CHARS = 6000
 _NOT_INHERITED = frozenset({"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONWARNINGS"})
 """Compiled imports are wanted: they are most of a start."""
@@ -149,7 +150,7 @@ class SglangServer:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
-                deadline = time.monotonic() + _END_LIMIT_S
+                deadline = time.monotonic() + _GRACE_S
                 while self._group_lives(process) and time.monotonic() < deadline:
                     time.sleep(0.05)
             process.wait()

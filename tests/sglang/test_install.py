@@ -388,6 +388,51 @@ def test_missing_files_and_other_pythons_are_told(tmp_path: Path) -> None:
     assert "wanted 2.6" in _probe("python", "2.6", path=tmp_path).tail
 
 
+_REGISTRY = """
+class HookRegistry:
+    _hooks, _patched = {}, set()
+
+    @classmethod
+    def register(cls, target):
+        cls._hooks[target] = []
+
+    @classmethod
+    def apply_hooks(cls):
+        cls._patched = {target for target in cls._hooks if target.startswith("json.")}
+"""
+"""What the check uses of SGLang's registry, which passes over what does not fit."""
+
+
+def _plugin_folder(folder: Path, *targets: str) -> Path:
+    registry = folder / "sglang" / "srt" / "plugins" / "hook_registry.py"
+    registry.parent.mkdir(parents=True)
+    registry.write_text(_REGISTRY)
+    lines = [f"    HookRegistry.register({target!r})" for target in targets]
+    source = ["from sglang.srt.plugins.hook_registry import HookRegistry", "def register():", *lines]
+    (folder / "mine.py").write_text("\n".join(source) + "\n")
+    info = folder / "mine-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nmine = mine:register\n")
+    return folder
+
+
+def test_a_plugin_that_fits_passes(tmp_path: Path) -> None:
+    assert _probe("plugins", "mine", path=_plugin_folder(tmp_path, "json.dumps")).ok
+
+
+def test_a_hook_that_does_not_fit_is_found(tmp_path: Path) -> None:
+    outcome = _probe("plugins", "mine", path=_plugin_folder(tmp_path, "json.dumps", "gone.Scheduler.run"))
+    assert not outcome.ok
+    assert "hooks that do not fit this SGLang: gone.Scheduler.run" in outcome.tail
+
+
+def test_a_plugin_that_is_not_installed_is_found(tmp_path: Path) -> None:
+    outcome = _probe("plugins", "yours", path=_plugin_folder(tmp_path, "json.dumps"))
+    assert not outcome.ok
+    assert "no plugin yours is installed; there are: " in outcome.tail
+
+
 # -- the shipped recipes
 
 INSTALLED = [name for name in shipped_names() if load_profile(name).install.recipe is not Recipe.NONE]
