@@ -80,7 +80,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def load_for(prompt_tokens: int, streams: int, *, quick: bool) -> Load:
     """Paces that leave two cores half idle: what is measured is the gateway, not a queue before a core."""
     many = streams > 16
-    rounds = 2 if quick else max(4, min(100, 200 // streams))
+    rounds = 2 if quick else max(3, min(60, 200 // streams))
     return Load(
         prompt_tokens=prompt_tokens,
         streams=streams,
@@ -164,7 +164,7 @@ def main(
 ) -> None:
     """Measure what the gateway adds, against the scripted engine, on this machine.
 
-    Client, engine and gateway are three processes and share this machine's cores. Takes ten minutes.
+    Client, engine and gateway are three processes and share this machine's cores. Takes eight minutes.
 
     \b
     python -m bench.overhead
@@ -239,19 +239,19 @@ def sheets(result: Result) -> list[Sheet]:
         Sheet(
             title="Time added, in ms: p50 / p99 over pairs",
             columns=(
-                "prompt tokens",
+                "prompt\ntokens",
                 "streams",
                 "pairs",
-                "to first byte",
-                "to first token",
-                "to the end",
-                "noise p99 (token, end)",
-                "first request: p50 / max",
+                "to the\nfirst byte",
+                "to the\nfirst token",
+                "to the\nend",
+                "noise p99:\ntoken, end",
+                "new talk:\np50 / max",
                 "MiB",
             ),
             rows=latencies,
-            note="noise: what two requests straight to the engine differed by; first request: to the first token, "
-            "when nothing of the conversation is known yet; MiB: the gateway's resident memory at the end.",
+            note="noise: what two requests straight to the engine differed by; new talk: to the first token of a "
+            "conversation's first request, when nothing of it is known yet; MiB: the gateway's memory at the end.",
         ),
         Sheet(
             title="CPU of the gateway for a request",

@@ -81,7 +81,7 @@ def markdown(sheets: Sequence[Sheet], where: Machine) -> str:
     """The tables as the documentation keeps them."""
     parts = [described(where)]
     for sheet in sheets:
-        lines = [f"**{sheet.title}**", "", _line(sheet.columns), _line(["---:"] * len(sheet.columns))]
+        lines = [f"**{sheet.title}**", "", _line(_one_line(sheet.columns)), _line(["---:"] * len(sheet.columns))]
         lines += [_line(row) for row in sheet.rows]
         parts.append("\n".join(lines))
         if sheet.note:
@@ -99,6 +99,10 @@ def figure(value: float, digits: int = 1) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _one_line(columns: Sequence[str]) -> list[str]:
+    return [column.replace("\n", " ") for column in columns]
 
 
 def _processor() -> str:

@@ -45,7 +45,7 @@ def test_all_streams_of_a_round_answer_at_once() -> None:
     for streams in (1, 8, 64):
         load = load_for(1000, streams, quick=False)
         assert load.answer_tokens / load.tokens_per_s > load.spread_s
-        assert load.rounds * streams >= 100
+        assert load.rounds * streams >= 60
 
 
 def test_percentiles_interpolate() -> None:
