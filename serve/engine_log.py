@@ -81,21 +81,40 @@ class EngineLog:
         self._assembler = LineAssembler()
         self._tail: deque[str] = deque(maxlen=tail_lines)
         self._tail_line_chars = tail_line_chars
+        self._last_words: deque[str] = deque(maxlen=tail_lines)
 
     def write(self, data: bytes) -> None:
-        self._keep(self._assembler.feed(data))
+        self._hear(self._assembler.feed(data))
 
     def note(self, line: str) -> None:
         """A line of our own, such as a start or an exit."""
-        self._keep([*self._assembler.feed(b"", final=True), f"--- {line}"])
+        self._finish_line()
+        self._keep([f"--- {line}"])
+
+    def begin(self) -> None:
+        """A new process will write: what the one before said is none of its words."""
+        self._finish_line()
+        self._last_words.clear()
+
+    def last_words(self) -> tuple[str, ...]:
+        """The last lines of the current process, oldest first, without our notes."""
+        self._finish_line()
+        return tuple(self._last_words)
 
     def tail(self, lines: int = 20) -> tuple[str, ...]:
         """The last lines, oldest first."""
         return tuple(self._tail)[-lines:]
 
     def close(self) -> None:
-        self._keep(self._assembler.feed(b"", final=True))
+        self._finish_line()
         self._handler.close()
+
+    def _finish_line(self) -> None:
+        self._hear(self._assembler.feed(b"", final=True))
+
+    def _hear(self, lines: list[str]) -> None:
+        self._last_words.extend(line[: self._tail_line_chars] for line in lines)
+        self._keep(lines)
 
     def _keep(self, lines: list[str]) -> None:
         if not lines:

@@ -7,11 +7,14 @@ States and what moves them::
 
     STOPPED --StartRequested--> STARTING --ProbeAnswered--> READY <--ProbeAnswered/ProbeFailed--> BUSY
     STARTING/READY/BUSY --Exited--> DOWN --backoff--> STARTING
+    READY/BUSY --WorkerDied--> (ended) --Exited--> DOWN
+    STARTING --Exited for a cause that stays--> FAILED
     DOWN --budget of restarts spent--> FAILED --StartRequested--> STARTING
     any --StopRequested--> STOPPED
 
 Busy is not down: an engine that reads a long prompt may not answer a probe for minutes. A failing probe alone never
 ends an engine; only silence does (no answer, no log line, no change in its figures), far longer than any prompt takes.
+An answer is not life either: an engine whose worker has died may go on answering, and is replaced at once.
 """
 
 from __future__ import annotations
@@ -82,6 +85,17 @@ class Exited(msgspec.Struct, frozen=True):
     """The process and everything it had started are gone."""
 
     reason: str
+    """How it ended."""
+    cause: str = ""
+    """Why, and what to do, where its last words tell (:mod:`serve.crash`)."""
+    retry: bool = True
+    """False where the cause lies in what it was given, so that another start ends the same way."""
+
+
+class WorkerDied(msgspec.Struct, frozen=True):
+    """A process that the engine cannot do without is gone; the first one may still answer. ``reason`` names it."""
+
+    reason: str
 
 
 class ProbeAnswered(msgspec.Struct, frozen=True):
@@ -108,6 +122,7 @@ Event = (
     | Spawned
     | SpawnFailed
     | Exited
+    | WorkerDied
     | ProbeAnswered
     | ProbeFailed
     | Progressed
@@ -173,9 +188,13 @@ class Lifecycle:
             case Spawned(pid=pid):
                 return self._on_spawned(pid)
             case SpawnFailed(reason=reason, retry=retry):
-                return self._on_gone(now, reason, retry=retry)
-            case Exited(reason=reason):
-                return self._on_gone(now, self._end_reason or reason, retry=True)
+                return self._on_gone(now, reason, "", retry=retry)
+            case Exited(reason=reason, cause=cause, retry=retry):
+                # What has worked once can work again: a disk is full, a file is away only for a while.
+                retry = retry or self._ready_since is not None
+                return self._on_gone(now, self._end_reason or reason, cause, retry=retry)
+            case WorkerDied(reason=reason):
+                return self._terminate(reason) if self._has_process else []
             case ProbeAnswered():
                 return self._on_answer(now)
             case ProbeFailed(reason=reason, loading=loading):
@@ -214,23 +233,24 @@ class Lifecycle:
             return self._terminate("stopped")
         return self._report(EngineState.STARTING, f"process {pid} is loading")
 
-    def _on_gone(self, now: float, reason: str, *, retry: bool) -> list[Effect]:
+    def _on_gone(self, now: float, reason: str, cause: str, *, retry: bool) -> list[Effect]:
         self._has_process = False
         if not self._wanted:
             return self._report(EngineState.STOPPED, "stopped")
         if self._ready_since is not None and now - self._ready_since >= self._policy.stable_after_s:
             self.restarts = 0
         self._ready_since = None
+        why = f": {cause}" if cause else ""
         if not retry:
-            return self._report(EngineState.FAILED, reason)
+            return self._report(EngineState.FAILED, f"{reason}{why}")
         if self.restarts >= self._policy.max_restarts:
-            return self._report(EngineState.FAILED, f"{reason}; gave up after {self.restarts} restarts")
+            return self._report(EngineState.FAILED, f"{reason}; gave up after {self.restarts} restarts{why}")
         self.restarts += 1
         delay_s = self._policy.delay_s(self.restarts)
         self._restart_at = now + delay_s
         return self._report(
             EngineState.DOWN,
-            f"{reason}; restart {self.restarts} of {self._policy.max_restarts} in {delay_s:g} s",
+            f"{reason}; restart {self.restarts} of {self._policy.max_restarts} in {delay_s:g} s{why}",
         )
 
     def _on_answer(self, now: float) -> list[Effect]:

@@ -29,9 +29,13 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     env: Mapping[str, str] = {}
     """Added to our own environment."""
+    without: frozenset[str] = frozenset()
+    """Variables of ours that it must not inherit."""
     cwd: Path | None = None
     port: int | None = None
     """TCP port on the loopback that it will listen on, checked to be free before each start."""
+    worker_title: str | None = None
+    """How the titles of the processes begin that it cannot do without. They are looked for among its own only."""
 
 
 class EngineProcess:
@@ -56,6 +60,7 @@ class EngineProcess:
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
         mark = secrets.token_hex(16)
+        inherited = {name: value for name, value in os.environ.items() if name not in command.without}
         reader, writer = os.pipe()
         try:
             self._popen = subprocess.Popen(
@@ -64,7 +69,7 @@ class EngineProcess:
                 stdout=writer,
                 stderr=writer,
                 cwd=command.cwd,
-                env={**os.environ, **command.env, MARK_VARIABLE: mark},
+                env={**inherited, **command.env, MARK_VARIABLE: mark},
                 # Its own session: a Ctrl-C at our terminal is ours to handle, and one signal reaches all of it.
                 start_new_session=True,
             )
@@ -87,29 +92,40 @@ class EngineProcess:
         """Identity to write down; ``None`` on systems without ``/proc``."""
         return self._record
 
-    async def wait(self) -> str:
-        """Wait until it has ended, then end what it left behind. Returns how it ended, for people."""
+    async def wait(self) -> int:
+        """Wait until it has ended, then end what it left behind. Returns its status, negative for a signal."""
         while not self._has_exited():  # noqa: ASYNC110 - the system offers no portable event for this
             await asyncio.sleep(_POLL_S)
         # Not collected before its descendants are gone: until then its pid, and so its session's id, stay its own.
         await end_members(self._table, self._record, grace_s=self._grace_s)
         self._close_reader()
-        return describe_exit(self._popen.wait())
+        return self._popen.wait()
 
     async def terminate(self) -> None:
         """SIGTERM to all of it, a bounded wait, SIGKILL to what is left. ``wait`` then returns. May be repeated."""
-        self._signal_session(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         deadline = self._loop.time() + self._grace_s
         while not self._has_exited() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         if not self._has_exited():
             self._log.note(f"did not end within {self._grace_s:g} s of SIGTERM: killed")
-            self._signal_session(signal.SIGKILL)
+            self._signal_all(signal.SIGKILL)
 
-    def _signal_session(self, number: signal.Signals) -> None:
-        if self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, number)
+    def _signal_all(self, number: signal.Signals) -> None:
+        """To its session at once, and to those of its processes that have left it."""
+        if self._popen.returncode is not None:
+            return
+        strays = [] if self._record is None else self._table.members(self._record)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, number)
+        for pid in strays:
+            if not self._is_in_session(pid):
+                signal_quietly(pid, number)
+
+    def _is_in_session(self, pid: int) -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            return os.getsid(pid) == self._popen.pid
+        return True
 
     def _has_exited(self) -> bool:
         """True once it has ended; does not collect it, so that its pid stays reserved."""
@@ -171,8 +187,6 @@ def describe_exit(returncode: int) -> str:
         name = signal.Signals(-returncode).name
     except ValueError:
         name = f"signal {-returncode}"
-    if name == "SIGILL":
-        return "was killed by SIGILL: this CPU lacks an instruction the engine was built for (AVX2, BMI2)"
     if name == "SIGKILL":
         return "was killed by SIGKILL (by hand, or the machine ran out of memory)"
     return f"was killed by {name}"

@@ -90,6 +90,28 @@ class ProcessTable:
                 found.append(pid)
         return found
 
+    def titled(self, record: EngineRecord, title: str) -> dict[int, int]:
+        """Members whose command line begins so, with their start times: enough for :meth:`lives`."""
+        found = {}
+        for pid in self.members(record):
+            stat = self._stat(pid)
+            if stat is not None and self._read(pid, "cmdline").startswith(title.encode()):
+                found[pid] = stat.start_ticks
+        return found
+
+    def lives(self, pid: int, start_ticks: int) -> bool:
+        """Whether the process with this pid is still the one that was started then, and no zombie."""
+        stat = self._stat(pid)
+        return stat is not None and stat.start_ticks == start_ticks and stat.state not in _DEAD
+
+    def oom_kills(self) -> int:
+        """Processes of this machine that the kernel has ended for lack of memory since it started; 0 if unknown."""
+        for line in self._read_text("vmstat").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+        return 0
+
     def listener(self, port: int) -> int | None:
         """Pid of the process that listens on a TCP port of this machine, if it can be told."""
         inodes = set()
@@ -127,10 +149,13 @@ class ProcessTable:
         return f"{MARK_VARIABLE}={record.mark}".encode() in self._read(pid, "environ").split(b"\0")
 
     def _boot_id(self) -> str | None:
+        return self._read_text("sys/kernel/random/boot_id").strip() or None
+
+    def _read_text(self, name: str) -> str:
         try:
-            return (self._proc / "sys/kernel/random/boot_id").read_text().strip()
+            return (self._proc / name).read_text()
         except OSError:
-            return None
+            return ""
 
     def _read(self, pid: int, name: str) -> bytes:
         try:

@@ -1,4 +1,4 @@
-"""Is the engine able to take a turn? Cheap questions that generate nothing, one at a time.
+"""Is the engine able to take a turn? Cheap questions, one at a time.
 
 Next to yes or no a probe brings a fingerprint of the engine's own figures: as long as it changes the engine works,
 however slowly it answers.
@@ -24,8 +24,12 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
 class Probe(Protocol):
     """Asks one engine."""
 
+    def on_spawned(self) -> None:
+        """A new process is about to start: what the last one has proved holds no more."""
+        ...
+
     async def check(self) -> ProbeResult:
-        """Changes nothing, generates nothing, waits for a bounded time, raises nothing."""
+        """Waits for a bounded time, raises nothing. Generates nothing once the engine has been ready."""
         ...
 
     async def aclose(self) -> None: ...
@@ -54,6 +58,9 @@ class HttpProbe:
             trust_env=False,
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=0),
         )
+
+    def on_spawned(self) -> None:
+        """Nothing is remembered between checks."""
 
     async def check(self) -> ProbeResult:
         try:

@@ -13,15 +13,19 @@ from collections.abc import Callable, Coroutine
 
 from governor.clock import Clock
 from serve import lifecycle
+from serve.crash import recognise
 from serve.engine_log import EngineLog
 from serve.errors import EngineFailed, PortTaken
 from serve.lifecycle import EngineState, Lifecycle, RestartPolicy
-from serve.process import EngineCommand, EngineProcess
+from serve.process import EngineCommand, EngineProcess, describe_exit
 from serve.process_table import ProcessTable
 from serve.readiness import Probe
 from serve.run_state import RunState
 
 _logger = logging.getLogger(__name__)
+
+_ABLE = frozenset({EngineState.READY, EngineState.BUSY})
+"""States in which it takes turns."""
 
 OnChange = Callable[[EngineState, str], None]
 """Called on the loop's thread for each change of state or detail. Must be quick."""
@@ -63,6 +67,9 @@ class Supervisor:
         self._events: asyncio.Queue[lifecycle.Event] = asyncio.Queue()
         self._wake_at: float | None = None
         self._process: EngineProcess | None = None
+        self._workers: dict[int, int] = {}
+        """Processes that the ready engine cannot do without, with their start times."""
+        self._oom_kills_before = 0
         self._owner: asyncio.Task[None] | None = None
         self._prober: asyncio.Task[None] | None = None
         self._helpers: set[asyncio.Task[None]] = set()
@@ -116,14 +123,14 @@ class Supervisor:
 
         Raises :class:`~serve.errors.EngineFailed` when it gives up, is stopped, or was never started.
         """
-        able = {EngineState.READY, EngineState.BUSY}
         async with self._changed:
             await self._changed.wait_for(
-                lambda: self._owner is None or self.state in able or self.state is EngineState.FAILED
+                lambda: self._owner is None or self.state in _ABLE or self.state is EngineState.FAILED
             )
-        if self._owner is None or self.state not in able:
+        if self._owner is None or self.state not in _ABLE:
+            why = self.detail.rstrip(".")
             raise EngineFailed(
-                f"the engine is {self.state}: {self.detail}. Its log: {self._log.path}", log_tail=self.log_tail()
+                f"the engine is {self.state}: {why}. Its log: {self._log.path}", log_tail=self.log_tail()
             )
 
     async def stop(self) -> None:
@@ -191,6 +198,10 @@ class Supervisor:
     def _spawn(self) -> None:
         try:
             self._check_port()
+            self._log.begin()
+            self._probe.on_spawned()
+            self._workers = {}
+            self._oom_kills_before = self._table.oom_kills()
             self._process = EngineProcess(
                 self._command, self._log, self._table, grace_s=self._grace_s, on_output=self.note_progress
             )
@@ -234,16 +245,28 @@ class Supervisor:
                 ) from taken
 
     async def _await_exit(self, process: EngineProcess) -> None:
-        how = await process.wait()
+        returncode = await process.wait()
         await self._end_probing()
         self._process = None
         self._run_state.clear()
-        self._events.put_nowait(lifecycle.Exited(f"the engine {how}"))
+        self._events.put_nowait(self._exited(returncode))
+
+    def _exited(self, returncode: int) -> lifecycle.Exited:
+        words = self._log.last_words()
+        reason = f"the engine {describe_exit(returncode)}"
+        crash = recognise(words, returncode=returncode, oom_kills=self._table.oom_kills() - self._oom_kills_before)
+        if crash is not None:
+            return lifecycle.Exited(reason, cause=str(crash), retry=not crash.stays)
+        if self.state is EngineState.STARTING and words:
+            # Later the last line may hold a prompt, and what is told here reaches every agent.
+            return lifecycle.Exited(reason, cause=f"its last words: {words[-1]}")
+        return lifecycle.Exited(reason)
 
     async def _keep_probing(self) -> None:
         fingerprint: str | None = None
         while True:
             result = await self._probe.check()
+            self._check_workers(is_ready=result.ready)
             if result.ready:
                 self._events.put_nowait(lifecycle.ProbeAnswered())
             else:
@@ -253,6 +276,17 @@ class Supervisor:
                 self.note_progress()
             starting = self.state is EngineState.STARTING and not result.ready
             await asyncio.sleep(self._starting_probe_interval_s if starting else self._probe_interval_s)
+
+    def _check_workers(self, *, is_ready: bool) -> None:
+        """Whether all that the engine had when it became ready is still there, whatever its HTTP server answers."""
+        title, process = self._command.worker_title, self._process
+        if title is None or process is None or process.record is None:
+            return
+        if is_ready and not self._workers:
+            self._workers = self._table.titled(process.record, title)
+        dead = next((pid for pid, start in self._workers.items() if not self._table.lives(pid, start)), None)
+        if dead is not None:
+            self._events.put_nowait(lifecycle.WorkerDied(f"a worker of the engine (process {dead}) has died"))
 
     async def _end_probing(self) -> None:
         if self._prober is not None:

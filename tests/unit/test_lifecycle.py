@@ -23,6 +23,7 @@ from serve.lifecycle import (
     Terminate,
     TimePassed,
     WakeAt,
+    WorkerDied,
 )
 
 POLICY = RestartPolicy(
@@ -199,3 +200,26 @@ def test_what_cannot_be_cured_is_not_tried_again() -> None:
     life = Life()
     life.send(StartRequested())
     assert life.send(SpawnFailed("no such program", retry=False)) == [Report(EngineState.FAILED, "no such program")]
+
+
+def test_a_cause_that_stays_is_not_tried_again_unless_the_engine_has_worked() -> None:
+    ended = Exited("it exited", cause="no weights. Give a folder.", retry=False)
+    life = Life()
+    life.start(ready=False)
+    assert life.send(ended) == [Report(EngineState.FAILED, "it exited: no weights. Give a folder.")]
+    life = Life()
+    life.start()
+    assert life.send(ended)[0] == Report(
+        EngineState.DOWN, "it exited; restart 1 of 4 in 1 s: no weights. Give a folder."
+    )
+
+
+def test_a_dead_worker_ends_an_engine_that_answers() -> None:
+    life = Life()
+    assert life.send(WorkerDied("too early")) == []
+    life.start()
+    assert life.send(WorkerDied("worker 8 died")) == [Terminate()]
+    assert life.send(WorkerDied("worker 9 died")) == []  # they all go now
+    assert life.send(ProbeAnswered()) == []
+    down = life.send(Exited("it was killed by SIGTERM", cause="the GPU's memory is full."))[0]
+    assert down == Report(EngineState.DOWN, "worker 8 died; restart 1 of 4 in 1 s: the GPU's memory is full.")

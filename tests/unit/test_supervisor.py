@@ -41,6 +41,9 @@ class SwitchProbe:
         self.open = self.most_open = self.checks = 0
         self.delay_s = 0.0
 
+    def on_spawned(self) -> None:
+        pass
+
     async def check(self) -> ProbeResult:
         self.checks += 1
         self.open += 1
