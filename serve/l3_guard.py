@@ -103,7 +103,7 @@ class L3Guard:
             near = self._over(held, files, free, WARN_AT)
             return L3Report(bytes=held, files=files, free_bytes=free, warnings=tuple(f"near {text}" for text in near))
         if self._on_full is OnL3Full.DETACH:
-            told = tuple(f"over {text}: L3 is switched off" for text in over)
+            told = tuple(f"over {text}: L3 has to be switched off, or the limit raised" for text in over)
             return L3Report(bytes=held, files=files, free_bytes=free, warnings=told, detach=True)
         gone_files, gone_bytes = self._evict(folder, pages, held, files, free)
         report = L3Report(

@@ -1,4 +1,5 @@
-"""Starts the embedded engine: weights, a free port, the child's configuration, a supervisor around it."""
+"""Starts the embedded engine: weights, a free port, the child's configuration, a supervisor around it; and ends what
+nobody looks after."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import importlib.util
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,7 @@ from serve.engine_log import EngineLog
 from serve.errors import EngineMissing
 from serve.lifecycle import RestartPolicy
 from serve.process import EngineCommand
+from serve.process_table import ProcessTable
 from serve.readiness import HttpProbe
 from serve.run_state import RunState
 from serve.supervisor import OnChange, Supervisor
@@ -40,6 +43,8 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 2
     cache_ram_mib: int = 1024
     chat_template: Path | None = None
+    environment: Mapping[str, str] = {}
+    """Added to ours."""
 
 
 class EmbeddedEngine(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +91,7 @@ async def launch_embedded(
     )
     base_url = f"http://127.0.0.1:{port}"
     supervisor = Supervisor(
-        EngineCommand(argv=embedded_argv(config), port=port),
+        EngineCommand(argv=embedded_argv(config), env=options.environment, port=port),
         HttpProbe(base_url),
         EngineLog(home.logs / "engine.log"),
         RunState(home.run),
@@ -102,6 +107,19 @@ async def launch_embedded(
     return EmbeddedEngine(
         supervisor=supervisor, base_url=base_url, weights=weights, context_tokens=context_tokens, version=version
     )
+
+
+async def end_orphan(home: Home, *, grace_s: float = 5.0) -> None:
+    """End the engine that a killed governor has left in this home, where none of ours takes its place.
+
+    Raises :class:`~serve.errors.AlreadySupervised`.
+    """
+    run_state = RunState(home.run)
+    run_state.acquire()
+    try:
+        await run_state.reap_orphan(ProcessTable(), grace_s=grace_s)
+    finally:
+        run_state.release()
 
 
 def embedded_argv(config: EmbeddedConfig) -> tuple[str, ...]:

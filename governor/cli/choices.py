@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from governor.settings import Home, Secret
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which engine was asked for on the command line."""
+    """Which engine was asked for on the command line. What is ``None`` is the profile's to say."""
 
+    profile: str | None = None
+    """A shipped one by name or the owner's by path; ``None``: ``upstream`` if there is one, else ``embedded``."""
     upstream: str | None = None
     upstream_key: Secret | None = None
     window_tokens: int | None = None
     model: str | None = None
     context_tokens: int | None = None
-    slots: int = 2
+    slots: int | None = None
+    python: Path | None = None
+    """Interpreter of an SGLang of the owner's, in place of the installed one."""
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):

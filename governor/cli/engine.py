@@ -1,4 +1,4 @@
-"""The engine behind ``governor up``: one that runs already, or the embedded one with its weights."""
+"""The engine behind ``governor up``: one that runs already, or the one that a profile stands for, launched."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from msgspec.structs import replace
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from governor.cli.choices import EngineOptions
-from governor.cli.console import err
+from governor.cli.console import Exit, err, fail
 from governor.gateway.engine_watch import ProcessListener
 from governor.schedule.turns import EngineMode
 from governor.settings import Home
 from governor.tokens.counter import Counter
 from governor.tokens.load import load_gguf
 from governor.wiring import EngineTarget
-from serve.launcher import EmbeddedOptions, launch_embedded
+from serve.l3_guard import L3Guard
+from serve.launcher import EmbeddedOptions, end_orphan, launch_embedded
 from serve.lifecycle import EngineState
+from serve.profile import Profile, load_profile
+from serve.profile.model import EngineKind
+from serve.sglang_launcher import SglangOptions, launch_sglang
+from serve.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +46,9 @@ class StartedEngine:
     def __init__(self, target: EngineTarget | None = None, counter: Counter | None = None) -> None:
         self.target = target or EngineTarget(url="")
         self.counter = counter
-        self.supervised = False
+        self.supervisor: Supervisor | None = None
+        """Of an engine that we launched."""
+        self.l3_guard: L3Guard | None = None
         self._listener: ProcessListener | None = None
         self._last: tuple[EngineMode, str] | None = None
 
@@ -55,25 +64,76 @@ class StartedEngine:
             self._listener(*self._last)
 
 
+def chosen_profile(options: EngineOptions) -> Profile:
+    """The profile with what the command line says over it, or the end of the command where the two do not fit.
+
+    Raises :class:`~governor.errors.ConfigError` for a bad file.
+    """
+    name = options.profile or ("upstream" if options.upstream is not None else "embedded")
+    profile = load_profile(name)
+    kind = profile.engine
+    if (kind is EngineKind.UPSTREAM) != (options.upstream is not None):
+        fail(f"profile {profile.name}: a server that runs already and --upstream URL go together", Exit.USAGE)
+    misplaced = {
+        "--model": options.model is not None and kind is EngineKind.UPSTREAM,
+        "--context": options.context_tokens is not None and kind is EngineKind.UPSTREAM,
+        "--slots": options.slots is not None and kind is not EngineKind.LLAMACPP,
+        "--python": options.python is not None and kind is not EngineKind.SGLANG,
+    }
+    if found := [option for option, is_misplaced in misplaced.items() if is_misplaced]:
+        fail(f"profile {profile.name} is for {kind}, which takes no {', '.join(found)}", Exit.USAGE)
+    window = options.context_tokens or profile.model.context_length
+    slots = options.slots or profile.llamacpp.slots
+    return replace(
+        profile,
+        model=replace(profile.model, context_length=window),
+        llamacpp=replace(profile.llamacpp, slots=slots),
+    )
+
+
 @asynccontextmanager
 async def started_engine(options: EngineOptions, home: Home) -> AsyncIterator[StartedEngine]:
-    """The engine while inside; an embedded one is stopped at the end. Raises :class:`~serve.errors.ServeError`."""
-    if options.upstream is not None:
-        yield StartedEngine(EngineTarget(url=options.upstream, key=options.upstream_key))
+    """The engine while inside; one that we launch is stopped at the end. Raises :class:`~serve.errors.ServeError`."""
+    profile = chosen_profile(options)
+    if profile.engine is EngineKind.UPSTREAM:
+        await end_orphan(home)
+        yield StartedEngine(EngineTarget(url=options.upstream or "", key=options.upstream_key))
         return
     started = StartedEngine()
-    asked = EmbeddedOptions(model=options.model, context_tokens=options.context_tokens, slots=options.slots)
-    with Bars() as bars:
-        engine = await launch_embedded(asked, home, on_change=started.on_change, progress=bars)
+    launch = _launch_sglang if profile.engine is EngineKind.SGLANG else _launch_embedded
     try:
-        started.target = EngineTarget(url=engine.base_url, kind="llamacpp")
-        started.supervised = True
-        loaded = await asyncio.to_thread(load_gguf, engine.weights.path)
-        log.info("token counts: %s", loaded.reason)
-        started.counter = loaded.counter
+        await launch(profile, options, home, started)
         yield started
     finally:
-        await engine.supervisor.stop()
+        if started.supervisor is not None:
+            await started.supervisor.stop()
+
+
+async def _launch_embedded(profile: Profile, options: EngineOptions, home: Home, started: StartedEngine) -> None:
+    asked = EmbeddedOptions(
+        model=options.model or profile.model.path,
+        context_tokens=profile.model.context_length,
+        slots=profile.llamacpp.slots,
+        cache_ram_mib=profile.llamacpp.cache_ram_mib,
+        chat_template=None if profile.model.chat_template is None else Path(profile.model.chat_template),
+        environment=profile.environment,
+    )
+    with Bars() as bars:
+        engine = await launch_embedded(asked, home, on_change=started.on_change, progress=bars)
+    started.supervisor = engine.supervisor
+    started.target = EngineTarget(url=engine.base_url, kind="llamacpp")
+    loaded = await asyncio.to_thread(load_gguf, engine.weights.path)
+    log.info("token counts: %s", loaded.reason)
+    started.counter = loaded.counter
+
+
+async def _launch_sglang(profile: Profile, options: EngineOptions, home: Home, started: StartedEngine) -> None:
+    asked = SglangOptions(profile=profile, model=options.model, python=options.python)
+    engine = await launch_sglang(asked, home, on_change=started.on_change)
+    started.supervisor, started.l3_guard = engine.supervisor, engine.l3_guard
+    started.target = EngineTarget(url=engine.base_url, kind="sglang")
+    for note in engine.command.notes:
+        log.info("%s: %s", note.key, note.text)
 
 
 class Bars:

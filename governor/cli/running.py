@@ -19,7 +19,9 @@ from rich.markup import escape
 from governor import events, instance
 from governor.cli.choices import UpOptions
 from governor.cli.console import Exit, err, fail, milliseconds, out, shown
-from governor.cli.engine import started_engine
+from governor.cli.engine import StartedEngine, started_engine
+from governor.cli.engine_care import cared_for
+from governor.cli.engine_ops import RETRY_SIGNAL
 from governor.cli.owner import owner_key
 from governor.gateway.server import bound_socket, check_bind
 from governor.redact import RedactingFilter
@@ -62,7 +64,7 @@ async def _up(options: UpOptions) -> None:
             config = RuntimeConfig(
                 hosts=options.hosts,
                 window_tokens=options.engine.window_tokens,
-                supervised=engine.supervised,
+                supervised=engine.supervisor is not None,
                 loopback_agent=AgentName(options.loopback_agent) if options.loopback_agent else None,
             )
             started_at = time.time()
@@ -70,7 +72,8 @@ async def _up(options: UpOptions) -> None:
                 home, engine.target, token, config=config, database=options.database, counter=engine.counter
             ) as (governor, _):
                 engine.set_listener(governor.watch.on_process)
-                async with _shown(governor):
+                _retry_on_signal(engine)
+                async with _shown(governor), cared_for(engine, governor):
                     await governor.run(bound, stop, lambda: _on_listening(home, url, started_at, token, key))
         instance.remove_note(home)
         err.print("stopped")
@@ -164,5 +167,17 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
         err.print("stopping: running turns get a moment to end (again to stop at once)")
         stop.set()
 
-    for each in (signal.SIGINT, signal.SIGTERM):
+    # A terminal that closes is an end like any other; nohup asks not to hear of it.
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    for each in (signal.SIGINT, signal.SIGTERM, *hangup):
         asyncio.get_running_loop().add_signal_handler(each, on_signal)
+
+
+def _retry_on_signal(engine: StartedEngine) -> None:
+    """See :func:`governor.cli.engine_ops.retry`."""
+
+    def on_signal() -> None:
+        if engine.supervisor is not None:
+            engine.supervisor.retry()
+
+    asyncio.get_running_loop().add_signal_handler(RETRY_SIGNAL, on_signal)

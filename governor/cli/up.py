@@ -26,6 +26,12 @@ def up(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = DEFAULT_PORT,
     allow_host: Annotated[list[str] | None, typer.Option(help="A further name clients reach this machine by.")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", "-p", help="Engine profile: a shipped one by name (governor engine profiles), or a file."
+        ),
+    ] = None,
     upstream: Annotated[str | None, typer.Option(help="Use this OpenAI-compatible server as the engine.")] = None,
     upstream_key_env: Annotated[
         str, typer.Option(help="Environment variable that holds the upstream's API key.")
@@ -34,10 +40,14 @@ def up(
         int | None, typer.Option(help="Context window in tokens, if the engine does not tell it.", min=1024)
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model for the embedded engine: FILE.gguf or hf:OWNER/REPO[:FILE].")
+        str | None,
+        typer.Option(help="Weights, over the profile's: a folder for SGLang; FILE.gguf or hf:OWNER/REPO[:FILE]."),
     ] = None,
-    context: Annotated[int | None, typer.Option(help="Context of the embedded engine in tokens.", min=512)] = None,
-    slots: Annotated[int, typer.Option(help="Turns the embedded engine decodes at once.", min=1, max=64)] = 2,
+    context: Annotated[int | None, typer.Option(help="Context in tokens, over the profile's.", min=512)] = None,
+    slots: Annotated[int | None, typer.Option(help="Turns the embedded engine decodes at once.", min=1, max=64)] = None,
+    python: Annotated[
+        Path | None, typer.Option(help="Interpreter of an SGLang of yours, in place of the installed one.")
+    ] = None,
     database: Annotated[
         str | None, typer.Option(help="Turn log, e.g. postgresql+psycopg://USER@HOST/DB. Default: SQLite in the home.")
     ] = None,
@@ -53,10 +63,9 @@ def up(
     governor up                                      the small embedded model, ready in seconds
     governor up --model ~/models/qwen.gguf --context 32768
     governor up --model hf:Qwen/Qwen3-4B-GGUF:Qwen3-4B-Q4_K_M.gguf
+    governor up --profile rx7900xtx-tp2 --model ~/models/qwen-gptq
     governor up --upstream http://127.0.0.1:30000    an engine that runs already
     """
-    if upstream and (model or context):
-        fail("--upstream has its own model; leave --model and --context out", Exit.USAGE)
     key = os.environ.get(upstream_key_env)
     options = UpOptions(
         home=home,
@@ -64,12 +73,14 @@ def up(
         port=port,
         hosts=tuple(allow_host or ()),
         engine=EngineOptions(
+            profile=profile,
             upstream=upstream,
             upstream_key=Secret(key) if upstream and key else None,
             window_tokens=window,
             model=model,
             context_tokens=context,
             slots=slots,
+            python=python,
         ),
         database=database,
         loopback_agent=loopback_agent,

@@ -62,6 +62,8 @@ class EngineWatch:
         self._busy = busy
         self._times = times or WatchTimes()
         self._mode = EngineMode.COMING
+        self._process_mode: EngineMode | None = None
+        """As its supervisor last told; ``None`` where nobody supervises it."""
         self._detail = ""
         self._info = EngineInfo(models=())
         self._by_name: dict[str, ModelCard] = {}
@@ -102,7 +104,7 @@ class EngineWatch:
             raise self._unavailable()
 
     def _unavailable(self) -> UpstreamUnavailable:
-        detail = self._detail or "it has not answered yet"
+        detail = self._detail.rstrip(".") or "it has not answered yet"
         return UpstreamUnavailable(f"No answer can be had now: the engine is not ready: {detail}.", retry_after_s=5)
 
     def on_unavailable(self) -> None:
@@ -113,10 +115,26 @@ class EngineWatch:
         self._look_now.set()
 
     def on_process(self, mode: EngineMode, detail: str) -> None:
-        """A supervisor reports on the engine's process. ``READY`` from it still waits for our own look."""
+        """A supervisor reports on the engine's process. ``READY`` from it still waits for our own look.
+
+        Until then nobody is asked: an engine that is not ready may list its models already, and a stranger may have
+        taken the port of one that is gone.
+        """
+        self._process_mode = mode
         if mode is not EngineMode.READY:
             self._set(mode, detail)
         self._look_now.set()
+
+    def set_alert(self, name: str, detail: str) -> None:
+        """Tell the owner, once for each new text; an empty one takes the alert back."""
+        if self.alerts.get(name, "") == detail:
+            return
+        if not detail:
+            del self.alerts[name]
+            return
+        self.alerts[name] = detail
+        log.warning("%s: %s", name, detail)
+        self._events.publish(events.Alert(at=self._clock.wall(), name=name, detail=detail))
 
     def view(self) -> EngineView:
         windows = [card.window_tokens for card in self._info.models if card.window_tokens is not None]
@@ -148,6 +166,8 @@ class EngineWatch:
             self._look_now.clear()
 
     async def _look(self) -> None:
+        if self._process_mode not in {None, EngineMode.READY}:
+            return
         answers = await self._engine.is_ready()
         now = self._clock.monotonic()
         self._checked_at = self._clock.wall()
@@ -181,18 +201,12 @@ class EngineWatch:
         """The smaller of what is configured and what the engine reports; a difference is an alert."""
         reported, configured = card.window_tokens, self._configured_window
         if reported is not None and configured is not None and reported != configured:
-            self._alert(
+            self.set_alert(
                 "window_mismatch",
                 f"{card.id}: configured for {configured} tokens, the engine reports {reported}; the smaller counts",
             )
         windows = [tokens for tokens in (reported, configured) if tokens is not None]
         return msgspec.structs.replace(card, window_tokens=min(windows, default=None))
-
-    def _alert(self, name: str, detail: str) -> None:
-        if self.alerts.get(name) != detail:
-            self.alerts[name] = detail
-            log.warning("%s: %s", name, detail)
-            self._events.publish(events.Alert(at=self._clock.wall(), name=name, detail=detail))
 
     def _set(self, mode: EngineMode, detail: str) -> None:
         if (mode, detail) == (self._mode, self._detail) and mode is not EngineMode.READY:
