@@ -39,7 +39,7 @@ def test_an_unknown_profile_is_refused() -> None:
 def test_systemd_takes_it(tmp_path: Path) -> None:
     unit = tmp_path / "governor.service"
     unit.write_text(governor_unit(("/bin/true", "a b%$'"), what="x", environment={"A": "b c"}))
-    verify = ["systemd-analyze", "verify", "--user", "--man=no", unit]
+    verify = ["systemd-analyze", "verify", "--user", "--man=no", str(unit)]
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     checked = subprocess.run(verify, env=environment, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
