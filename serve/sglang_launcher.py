@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,10 +18,12 @@ from serve.install import InstalledEngine, engines_folder, find_engine, recipe_f
 from serve.l3_guard import L3Guard, L3Limits
 from serve.launcher import free_port
 from serve.lifecycle import RestartPolicy
-from serve.placement import prepare
+from serve.placement import prepare, socket_folder
 from serve.process import EngineCommand
 from serve.profile.model import Profile
 from serve.run_state import RunState
+from serve.sglang_feed.plugin import plugin_hello
+from serve.sglang_plugin import PLUGIN_PATH, SOCKET_VARIABLE
 from serve.sglang_probe import SglangProbe
 from serve.supervisor import OnChange, Supervisor
 
@@ -59,6 +62,8 @@ class SglangEngine(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     l3_guard: L3Guard | None
     """Of its L3 folder; ``None`` where the profile has none."""
+    plugin_socket: Path | None
+    """Where our plugin inside it listens; ``None`` where the profile has none."""
 
 
 async def launch_sglang(
@@ -66,10 +71,15 @@ async def launch_sglang(
     home: Home,
     *,
     on_change: OnChange,
+    on_plugin: Callable[[str], None],
     policy: RestartPolicy = RestartPolicy(),  # noqa: B008 - a frozen value
     clock: Clock | None = None,
 ) -> SglangEngine:
-    """Place and start the profile's engine; returns while it loads. Raises :class:`~serve.errors.ServeError`."""
+    """Place and start the profile's engine; returns while it loads. Raises :class:`~serve.errors.ServeError`.
+
+    ``on_plugin`` is told, before each time the engine becomes ready, what is wrong with our plugin in it, or nothing
+    (an empty text). An engine without it serves as well; only less is known of it.
+    """
     profile = options.profile
     installed = await asyncio.to_thread(_engine, options)
     port = free_port()
@@ -82,12 +92,19 @@ async def launch_sglang(
         model_path=_model_path(options, installed),
         version=installed.version,
     )
-    site = msgspec.structs.replace(site, environment=installed.env)
+    plugin_socket = socket_folder(home) / "plugin" if profile.reporting.plugin else None
+    told = {} if plugin_socket is None else {SOCKET_VARIABLE: str(plugin_socket)}
+    site = msgspec.structs.replace(site, environment={**installed.env, **told})
     command = sglang_command(profile, site, installed.version)
     base_url = f"http://127.0.0.1:{port}"
+
+    async def ask_plugin() -> None:
+        if plugin_socket is not None:
+            on_plugin(await _plugin_problem(plugin_socket))
+
     supervisor = Supervisor(
         EngineCommand(argv=command.argv, env=command.env, without=_NOT_INHERITED, port=port, worker_title=WORKER_TITLE),
-        SglangProbe(base_url),
+        SglangProbe(base_url, before_ready=ask_plugin),
         EngineLog(home.logs / "engine.log"),
         RunState(home.run),
         clock=clock or SystemClock(),
@@ -109,16 +126,26 @@ async def launch_sglang(
         command=command,
         version=installed.version,
         l3_guard=guard,
+        plugin_socket=plugin_socket,
     )
+
+
+async def _plugin_problem(socket: Path) -> str:
+    """SGLang logs a plugin or a hook that fails, and goes on: so it is asked."""
+    hello = await plugin_hello(socket)
+    if hello is None:
+        return "our plugin in the engine does not answer: states of the model and L3 are not seen"
+    if hello.missing_hooks:
+        return f"our plugin does not fit this SGLang: nothing is seen of {', '.join(hello.missing_hooks)}"
+    return ""
 
 
 def _engine(options: SglangOptions) -> InstalledEngine:
     """Blocks for a few file reads, or for a look into the owner's environment."""
     if options.python is not None:
         python = options.python.expanduser().absolute()  # not resolved: a venv's interpreter is a link
-        return InstalledEngine(
-            folder=python.parent, python=python, version=_version(python), env={"PYTHONSAFEPATH": "1"}
-        )
+        env = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(PLUGIN_PATH)}
+        return InstalledEngine(folder=python.parent, python=python, version=_version(python), env=env)
     profile = options.profile
     found = find_engine(recipe_for(profile), options.engines or engines_folder())
     if found is None:

@@ -8,7 +8,7 @@ whether it moves (``docs/design/sglang.md``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import httpx
@@ -53,11 +53,22 @@ class _Loads(msgspec.Struct):
 
 
 class SglangProbe:
-    """See :class:`serve.readiness.Probe`. Ready at first when a model is listed and one token was generated; later
-    while its scheduler publishes."""
+    """See :class:`serve.readiness.Probe`. Ready at first when a model is listed, one token was generated and
+    ``before_ready`` has returned; later while its scheduler publishes.
 
-    def __init__(self, base_url: str, *, timeout_s: float = 5.0, wall: Callable[[], float] = time.time) -> None:
+    ``before_ready`` waits for a bounded time and raises nothing.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_s: float = 5.0,
+        before_ready: Callable[[], Awaitable[None]] | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._wall = wall
+        self._before_ready = before_ready
         self._proved = False
         self._client = httpx.AsyncClient(
             base_url=base_url,
@@ -92,6 +103,8 @@ class SglangProbe:
         answer = await self._client.post(_GENERATE, json=_ONE_TOKEN, timeout=_FIRST_TOKEN_S)
         if not answer.is_success:
             return ProbeResult(ready=False, detail=f"its first token failed with {answer.status_code}")
+        if self._before_ready is not None:
+            await self._before_ready()
         self._proved = True
         return ProbeResult(ready=True)
 

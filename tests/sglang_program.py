@@ -53,8 +53,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Ignores SIGTERM, and so do its workers: SGLang goes on until its requests end."""
 
 
-def stand_in(folder: Path, faults: Faults = Faults()) -> tuple[Path, Path]:  # noqa: B008 - a frozen value
-    """The interpreter and the profile's file."""
+def stand_in(folder: Path, faults: Faults = Faults(), *, plugin: bool = False) -> tuple[Path, Path]:  # noqa: B008
+    """The interpreter and the profile's file. It has no plugin, whatever ``plugin`` promises."""
     folder.mkdir(parents=True, exist_ok=True)
     set_faults(folder, faults)
     python = folder / "python"
@@ -67,7 +67,8 @@ def stand_in(folder: Path, faults: Faults = Faults()) -> tuple[Path, Path]:  # n
     python.chmod(0o755)
     profile = folder / "stand-in.toml"
     profile.write_text(
-        f'base = "sglang-cpu"\n[reporting]\nplugin = false\n[model]\npath = "{folder}/weights"\n[environment]\n'
+        f'base = "sglang-cpu"\n[reporting]\nplugin = {str(plugin).lower()}\n'
+        f'[model]\npath = "{folder}/weights"\n[environment]\n'
         f'{_FOLDER} = "{folder}"\nSTAND_IN_ROOT = "{ROOT}"\nSTAND_IN_PYTHON = "{sys.executable}"\n'
     )
     (folder / "weights").mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,11 @@ class Up:
                 await asyncio.sleep(0.05)
         return engine.detail
 
+    async def wait_for_alert(self, text: str, within_s: float = 15.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not any(text in alert for alert in (await self.state()).alerts):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
     async def end(self, within_s: float = 30.0) -> int:
         """Wait for its end; its exit status."""
         async with asyncio.timeout(within_s):
@@ -64,9 +69,9 @@ class Up:
 
 
 @asynccontextmanager
-async def up(home: Home, *arguments: str | Path) -> AsyncIterator[Up]:
+async def up(home: Home, *arguments: str | Path, environment: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
     """Start it and wait until it listens; killed at the end, if it still runs."""
-    process = await started(home, *arguments)
+    process = await started(home, *arguments, environment=environment)
     try:
         async with asyncio.timeout(_LISTENS_WITHIN_S):
             while (note := instance.running_instance(home)) is None or note.pid != process.pid:
@@ -80,13 +85,15 @@ async def up(home: Home, *arguments: str | Path) -> AsyncIterator[Up]:
         await process.communicate()
 
 
-async def started(home: Home, *arguments: str | Path) -> asyncio.subprocess.Process:
-    """``governor up`` with a clean environment, listening or not."""
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+async def started(
+    home: Home, *arguments: str | Path, environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """``governor up`` with a clean environment and what is given here, listening or not."""
+    clean = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     words = [sys.executable, "-m", "governor", "up", "--port", "0", *map(str, arguments)]
     return await asyncio.create_subprocess_exec(
         *words,
-        env=environment | {"GOVERNOR_HOME": str(home.root)},
+        env=clean | dict(environment or {}) | {"GOVERNOR_HOME": str(home.root)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -48,6 +48,7 @@ class StartedEngine:
         self.counter = counter
         self.supervisor: Supervisor | None = None
         """Of an engine that we launched."""
+        self.plugin_problem = ""
         self.l3_guard: L3Guard | None = None
         self._listener: ProcessListener | None = None
         self._last: tuple[EngineMode, str] | None = None
@@ -57,6 +58,9 @@ class StartedEngine:
         self._listener = listener
         if self._last is not None:
             listener(*self._last)
+
+    def on_plugin(self, problem: str) -> None:
+        self.plugin_problem = problem
 
     def on_change(self, state: EngineState, detail: str) -> None:
         self._last = (_MODES[state], detail)
@@ -129,7 +133,7 @@ async def _launch_embedded(profile: Profile, options: EngineOptions, home: Home,
 
 async def _launch_sglang(profile: Profile, options: EngineOptions, home: Home, started: StartedEngine) -> None:
     asked = SglangOptions(profile=profile, model=options.model, python=options.python)
-    engine = await launch_sglang(asked, home, on_change=started.on_change)
+    engine = await launch_sglang(asked, home, on_change=started.on_change, on_plugin=started.on_plugin)
     started.supervisor, started.l3_guard = engine.supervisor, engine.l3_guard
     started.target = EngineTarget(url=engine.base_url, kind="sglang")
     for note in engine.command.notes:

@@ -1,20 +1,22 @@
-"""What ``governor up`` does for an engine that it launched, while it runs: tell its supervisor that answers flow, and
-keep its L3 folder within its limits."""
+"""What ``governor up`` does for an engine that it launched, while it runs: tell its supervisor that answers flow, tell
+the owner what is wrong with it, and keep its L3 folder within its limits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from governor.cli.engine import StartedEngine
 from governor.runtime import Governor
 from governor.snapshot import TurnView
 from serve.l3_guard import L3Report, watch_l3
+from serve.supervisor import Supervisor
 
-_PROGRESS_EVERY_S = 5.0
+_LOOK_EVERY_S = 2.0
 """Patience with a silent engine is minutes, so a look now and then does, and costs a turn nothing."""
 _L3_ALERT = "l3"
+_PLUGIN_ALERT = "plugin"
 
 
 class Flow:
@@ -34,7 +36,7 @@ async def cared_for(engine: StartedEngine, governor: Governor) -> AsyncIterator[
     """While inside. Does nothing for an engine that is not ours."""
     tasks = []
     if engine.supervisor is not None:
-        tasks.append(asyncio.create_task(_note_progress(engine.supervisor.note_progress, governor)))
+        tasks.append(asyncio.create_task(_look_after(engine, engine.supervisor, governor)))
     if engine.l3_guard is not None:
 
         def tell(report: L3Report) -> None:
@@ -49,9 +51,10 @@ async def cared_for(engine: StartedEngine, governor: Governor) -> AsyncIterator[
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _note_progress(note: Callable[[], None], governor: Governor) -> None:
+async def _look_after(engine: StartedEngine, supervisor: Supervisor, governor: Governor) -> None:
     flow = Flow()
     while True:
-        await asyncio.sleep(_PROGRESS_EVERY_S)
         if flow.has_grown(governor.book.views()):
-            note()
+            supervisor.note_progress()
+        governor.watch.set_alert(_PLUGIN_ALERT, engine.plugin_problem)
+        await asyncio.sleep(_LOOK_EVERY_S)
