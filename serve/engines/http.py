@@ -145,9 +145,11 @@ class HttpEngine:
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask for JSON; decoded. Raises :class:`UpstreamError` on any other status than 200, or no JSON."""
+        content = None if body is None else msgspec.json.encode(body)
+        headers = None if body is None else {"content-type": "application/json"}
         with translated(self.name):
             response = await self._client.request(
-                method, path, content=None if body is None else msgspec.json.encode(body), timeout=self._timeouts.ask_s
+                method, path, content=content, headers=headers, timeout=self._timeouts.ask_s
             )
         if response.status_code != httpx.codes.OK:
             raise UpstreamError(f"The engine ({self.name}) answered {response.status_code} to {method} {path}.")

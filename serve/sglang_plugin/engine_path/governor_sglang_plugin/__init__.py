@@ -2,7 +2,3 @@
 
 Runs in the engine's scheduler: nothing here may block its loop, raise into it or change what it decides.
 """
-
-from .plugin import register
-
-__all__ = ["register"]
