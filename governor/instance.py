@@ -34,6 +34,8 @@ class RunNote(msgspec.Struct, frozen=True, kw_only=True):
     admin_token: str
     started_at: float
     """Unix time in seconds."""
+    engine_url: str | None = None
+    """Where its engine listens."""
 
     @property
     def token(self) -> Secret:
@@ -69,9 +71,9 @@ def only_instance(home: Home) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write_note(home: Home, url: str, started_at: float, token: Secret) -> None:
+def write_note(home: Home, url: str, started_at: float, token: Secret, engine_url: str | None = None) -> None:
     """Leave the note; replaced as a whole, so that a reader never sees half of one."""
-    note = RunNote(pid=os.getpid(), url=url, admin_token=token.reveal(), started_at=started_at)
+    note = RunNote(pid=os.getpid(), url=url, admin_token=token.reveal(), started_at=started_at, engine_url=engine_url)
     fresh = _note_path(home).with_suffix(f".{os.getpid()}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
