@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from governor.cli import engine_ops
+from governor.cli import engine_install, engine_ops
 from governor.cli.console import Exit, err, fail, out, plain_table, print_json, told_errors
 from governor.cli.options import HomeOption, JsonOption
 from governor.settings import Home
@@ -25,6 +25,7 @@ from serve.profile.model import EngineKind
 DEFAULT_ENGINE_PORT = 30000
 
 app = typer.Typer(no_args_is_help=True, help="Show, install and describe engines by profile.")
+app.command()(engine_install.install)
 app.command()(engine_ops.systemd)
 app.command()(engine_ops.retry)
 
