@@ -1,6 +1,6 @@
 """W46 priority-direction, the launch side: the engine's switch is set in the profile's direction, or its absence told.
 
-That a client's own value never reaches the engine is the gateway's and the adapter's half.
+The other half is in ``test_W46_priority_at_the_gateway``.
 """
 
 from __future__ import annotations
