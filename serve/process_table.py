@@ -1,8 +1,9 @@
 """Which processes are ours: exact identity, never a name and never a bare pid.
 
-A pid is reused, a title is changed, a child is re-parented. A process is ours if its pid, its start time, the boot it
-was started in and the hash of its arguments are those we wrote down; a descendant is ours if it is in the session of
-such a process, or carries the mark we put into the environment. Linux only (``/proc``): elsewhere nothing can be
+A pid is reused, a title is changed, a child is re-parented. A process is ours if its pid, its start time and the boot
+it was started in are those we wrote down, and it leads the session, has the arguments or carries the mark that we gave
+it; a descendant is ours if it is in the session of such a process, carries the mark, or was written down with its start
+time. Linux only (``/proc``): elsewhere nothing can be
 proved, so nothing is ever reaped.
 """
 
@@ -33,6 +34,9 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     argv_sha256: str
     mark: str
+    workers: dict[int, int] = {}
+    """Start times of its workers by pid, once it was ready. A process that titles itself (``setproctitle``) loses both
+    arguments and environment, so nothing else tells of it when its first process is gone."""
 
 
 def argv_sha256(argv: Sequence[str]) -> str:
@@ -64,14 +68,16 @@ class ProcessTable:
     def is_present(self, record: EngineRecord) -> bool:
         """True if exactly this process is in the table, alive or as a zombie that nobody has collected.
 
-        A process may rewrite its arguments (a title) or its environment, hence one of the two must match. A zombie has
-        neither left: pid, start and boot have to do.
+        Beside pid, start and boot one more thing must match. A process may rewrite its arguments and environment, and
+        SGLang's first one loses both; but we made it the leader of a session, and that it stays. A zombie has none of
+        these left.
         """
         stat = self._stat(record.pid)
         if stat is None or stat.start_ticks != record.start_ticks or self._boot_id() != record.boot_id:
             return False
         return (
             stat.state in _DEAD
+            or stat.session == record.pid
             or hashlib.sha256(self._read(record.pid, "cmdline")).hexdigest() == record.argv_sha256
             or self._is_marked(record.pid, record)
         )
@@ -86,7 +92,11 @@ class ProcessTable:
         for pid in self._pids():
             if pid == os.getpid() or (stat := self._stat(pid)) is None or stat.state in _DEAD:
                 continue
-            if (session_is_ours and stat.session == record.pid) or self._is_marked(pid, record):
+            if (
+                (session_is_ours and stat.session == record.pid)
+                or record.workers.get(pid) == stat.start_ticks
+                or self._is_marked(pid, record)
+            ):
                 found.append(pid)
         return found
 

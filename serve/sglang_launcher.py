@@ -27,8 +27,9 @@ from serve.sglang_plugin import PLUGIN_PATH, SOCKET_VARIABLE
 from serve.sglang_probe import SglangProbe
 from serve.supervisor import OnChange, Supervisor
 
-GRACE_S = 5.0
-"""For pages on their way to disk. On SIGTERM it would go on until its running requests end, which may take hours."""
+GRACE_S = 2.0
+"""On SIGTERM its workers end at once and its first process sleeps for 5 s; asked alone, that one would go on until its
+running requests end. Pages on their way to disk are renamed into place when they are whole."""
 WORKER_TITLE = "sglang::"
 """How scheduler and detokenizer processes call themselves (``setproctitle`` in ``managers/``)."""
 _NOT_INHERITED = frozenset(

@@ -11,6 +11,8 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine
 
+import msgspec
+
 from governor.clock import Clock
 from serve import lifecycle
 from serve.crash import recognise
@@ -221,7 +223,7 @@ class Supervisor:
         if process.record is None:
             return
         try:
-            self._run_state.write(process.record)
+            self._run_state.write(msgspec.structs.replace(process.record, workers=self._workers))
         except OSError:
             _logger.warning(
                 "cannot write down engine %d: it would outlive a killed governor", process.pid, exc_info=True
@@ -284,6 +286,7 @@ class Supervisor:
             return
         if is_ready and not self._workers:
             self._workers = self._table.titled(process.record, title)
+            self._write_down(process)
         dead = next((pid for pid, start in self._workers.items() if not self._table.lives(pid, start)), None)
         if dead is not None:
             self._events.put_nowait(lifecycle.WorkerDied(f"a worker of the engine (process {dead}) has died"))

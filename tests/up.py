@@ -17,8 +17,10 @@ import msgspec
 from governor import instance
 from governor.settings import Home
 from governor.snapshot import Snapshot
+from serve.launcher import end_orphan
 
 _LISTENS_WITHIN_S = 30.0
+_ENDS_WITHIN_S = 30.0
 
 
 class Up:
@@ -70,7 +72,7 @@ class Up:
 
 @asynccontextmanager
 async def up(home: Home, *arguments: str | Path, environment: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
-    """Start it and wait until it listens; killed at the end, if it still runs."""
+    """Start it and wait until it listens; stopped at the end, if it still runs."""
     process = await started(home, *arguments, environment=environment)
     try:
         async with asyncio.timeout(_LISTENS_WITHIN_S):
@@ -81,8 +83,20 @@ async def up(home: Home, *arguments: str | Path, environment: Mapping[str, str] 
         yield Up(home, process)
     finally:
         if process.returncode is None:
-            process.kill()
+            process.terminate()
+            await _end_at_last(process, home)
         await process.communicate()
+
+
+async def _end_at_last(process: asyncio.subprocess.Process, home: Home) -> None:
+    """A governor that does not stop is killed, and its engine is not left to the machine."""
+    try:
+        async with asyncio.timeout(_ENDS_WITHIN_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        await end_orphan(home)
 
 
 async def started(

@@ -432,3 +432,48 @@ async def test_a_broken_listener_does_not_end_supervision(tmp_path: Path) -> Non
     await asyncio.wait_for(supervisor.ensure_ready(), 20)
     await supervisor.stop()
     assert supervisor.pid is None
+
+
+TITLED = """
+    import ctypes, os, pathlib, subprocess, sys, time
+    folder = pathlib.Path(sys.argv[1])
+    os.fork() == 0 and os.setsid()
+    libc = ctypes.CDLL(None)
+    fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+    # As setproctitle does: what /proc shows of arguments and environment is gone.
+    start, end = int(fields[45]), int(fields[48])
+    ctypes.memset(start, 0, end - start)
+    with (folder / "pids").open("a") as file:
+        print(os.getpid(), file=file)
+    while True: time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("first_lives", [True, False])
+async def test_w53_processes_that_hide_arguments_and_environment_are_still_known(rig: Rig, first_lives: bool) -> None:
+    """As SGLang's do. The worker has a session of its own, so only what was written down tells of it."""
+    source = rig.folder / "engine.py"
+    source.write_text(textwrap.dedent(TITLED))
+    argv = (sys.executable, str(source), str(rig.folder))
+    engine = await asyncio.create_subprocess_exec(*argv, start_new_session=True)
+    await until(lambda: len(rig.lines("pids")) == 2)
+    table = ProcessTable()
+    first, other = engine.pid, next(int(pid) for pid in rig.lines("pids") if int(pid) != engine.pid)
+    try:
+        record, known = table.record(first, argv, "mark"), table.record(other, argv, "mark")
+        assert record is not None
+        assert known is not None
+        assert Path(f"/proc/{first}/cmdline").read_bytes().strip(b"\0") == b""
+        record = msgspec.structs.replace(record, workers={other: known.start_ticks})
+        if not first_lives:
+            engine.kill()
+            await engine.wait()
+        assert table.is_present(record) is first_lives
+        assert set(table.members(record)) == ({first, other} if first_lives else {other})
+        stale = msgspec.structs.replace(record, workers={other: known.start_ticks - 1})
+        assert other not in table.members(stale)
+    finally:
+        os.kill(other, signal.SIGKILL)
+        if engine.returncode is None:
+            engine.kill()
+        await engine.wait()
