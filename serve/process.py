@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from serve.process_table import MARK_VARIABLE, EngineRecord, ProcessTable, signa
 
 _POLL_S = 0.05
 _READ_BYTES = 65536
+_GATE = ("/bin/sh", "-c", 'read -r go && exec "$0" "$@" </dev/null')
+"""Becomes the program behind it when it is told to; ends when whoever should tell it is gone."""
 
 
 class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +53,8 @@ class EngineProcess:
         grace_s: float,
         on_output: Callable[[], None],
     ) -> None:
-        """Starts it, which blocks for a few milliseconds. Raises :class:`OSError`.
+        """Makes its process, which waits for :meth:`let_go` and ends if we are gone before. Blocks for a few
+        milliseconds; raises :class:`OSError`.
 
         ``grace_s``: how long it may take to end by itself after SIGTERM. ``on_output`` is called when it wrote.
         """
@@ -60,12 +64,14 @@ class EngineProcess:
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
         mark = secrets.token_hex(16)
+        if shutil.which(command.argv[0]) is None:
+            raise FileNotFoundError(f"there is no program {command.argv[0]}")
         inherited = {name: value for name, value in os.environ.items() if name not in command.without}
         reader, writer = os.pipe()
         try:
             self._popen = subprocess.Popen(
-                command.argv,
-                stdin=subprocess.DEVNULL,
+                (*_GATE, *command.argv),
+                stdin=subprocess.PIPE,
                 stdout=writer,
                 stderr=writer,
                 cwd=command.cwd,
@@ -83,6 +89,14 @@ class EngineProcess:
         self._loop.add_reader(reader, self._drain)
         self._record = table.record(self._popen.pid, command.argv, mark)
 
+    def let_go(self) -> None:
+        """Let it become the engine, once its identity is written down: one of which nothing is known would outlive us.
+        Call it once."""
+        gate = self._popen.stdin
+        if gate is not None:
+            with contextlib.suppress(BrokenPipeError), gate:
+                gate.write(b"go\n")
+
     @property
     def pid(self) -> int:
         return self._popen.pid
@@ -99,6 +113,8 @@ class EngineProcess:
         # Not collected before its descendants are gone: until then its pid, and so its session's id, stay its own.
         await end_members(self._table, self._record, grace_s=self._grace_s)
         self._close_reader()
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
         return self._popen.wait()
 
     async def terminate(self) -> None:

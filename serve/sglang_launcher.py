@@ -113,6 +113,7 @@ async def launch_sglang(
         policy=policy,
         grace_s=GRACE_S,
         starting_probe_interval_s=0.5,
+        probe_interval_s=2.0,
     )
     try:
         await supervisor.start()

@@ -215,6 +215,7 @@ class Supervisor:
             self._events.put_nowait(lifecycle.SpawnFailed(f"cannot start {program}: {problem}", retry=False))
             return
         self._write_down(self._process)
+        self._process.let_go()
         self._events.put_nowait(lifecycle.Spawned(self._process.pid))
         self._help(self._await_exit(self._process))
         self._prober = self._help(self._keep_probing())
