@@ -7,13 +7,14 @@ differ, to tell a client's harmless rewriting of its own history from an edit.
 from __future__ import annotations
 
 import re
-from hashlib import blake2b
+from hashlib import sha256
 from typing import TypeAlias
 
 import msgspec
 
 MessageDigest: TypeAlias = bytes
-"""16 bytes of blake2b."""
+"""The first 16 bytes of a SHA-256: processors of the last years compute it in hardware, three times as fast as any
+other hash of the standard library on long messages."""
 
 DIGEST_BYTES = 16
 
@@ -23,14 +24,14 @@ _ENCODER = msgspec.json.Encoder(order="sorted")
 
 def digest_message(raw: bytes | memoryview) -> MessageDigest:
     """Digest of a message's bytes as the client sent them."""
-    return blake2b(raw, digest_size=DIGEST_BYTES).digest()
+    return sha256(raw).digest()[:DIGEST_BYTES]
 
 
 def digest_head(model: str, tools: bytes | None) -> bytes:
     """Digest of what stands before all messages: the model and the tools as sent."""
-    hasher = blake2b(model.encode(), digest_size=DIGEST_BYTES)
+    hasher = sha256(model.encode())
     hasher.update(b"\x00" if tools is None else b"\x01" + tools)
-    return hasher.digest()
+    return hasher.digest()[:DIGEST_BYTES]
 
 
 def digest_loosely(raw: bytes | memoryview) -> MessageDigest:
