@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from governor.cli import agents, chat, connect, doctor, engine_cmd, log, patch, plan, policy, status, top, up
+from governor.cli import agents, canary, chat, connect, doctor, engine_cmd, log, patch, plan, policy, status, top, up
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,6 +26,7 @@ app.command()(log.log)
 app.command()(log.usage)
 app.command()(plan.plan)
 app.command()(doctor.doctor)
+app.command()(canary.canary)
 app.add_typer(policy.app, name="policy")
 app.add_typer(agents.app, name="agent")
 app.add_typer(connect.app, name="connect")
