@@ -123,7 +123,7 @@ class OnL3Full(StrEnum):
     EVICT = "evict"
     """The files that were read longest ago go."""
     DETACH = "detach"
-    """Writing to L3 is switched off."""
+    """Nothing is deleted: the owner is asked to switch L3 off."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
