@@ -18,7 +18,7 @@ from governor.wire.jsonobject import JsonObject
 from serve.engine import Capabilities, Endpoint, EngineCall, EngineInfo, EngineLoad, TurnFacts
 from serve.engines.http import HttpAnswer, HttpEngine, translated
 from serve.engines.openai_upstream import model_cards
-from serve.engines.sglang_fields import CLIENT_FIELDS_DROPPED, additions, rid_of
+from serve.engines.sglang_fields import CLIENT_FIELDS_DROPPED, RID_FIELD, additions, rid_of
 from serve.profile.model import PriorityOrder
 
 _FRESH_S = 5.0
@@ -85,9 +85,11 @@ class Sglang(HttpEngine):
         """End a generation now; what it has computed stays in the engine's cache. Its stream, if somebody still reads
         it, ends in order, with its usage and, if asked for, its token ids. Raises nothing.
 
-        A text completion with several choices and the Messages dialect have no name in the engine; they end with
-        their connection.
+        Requests with several choices and the Messages dialect have no name in the engine; they end with their
+        connection.
         """
+        if not call.turn_id or call.endpoint not in RID_FIELD:
+            return
         sending = asyncio.create_task(self._send_abort(rid_of(call.endpoint, call.turn_id, call.part)))
         self._aborts.add(sending)
         sending.add_done_callback(self._aborts.discard)
@@ -147,7 +149,7 @@ class Sglang(HttpEngine):
 
     async def _count_text(self, body: bytes) -> Any:
         """One text, or one text in tokens. Several are several prompts, and are not counted."""
-        prompt = msgspec.json.decode(body).get("prompt")
+        prompt = msgspec.json.decode(JsonObject(body).raw("prompt") or b"null")
         if isinstance(prompt, str):
             return _field(await self.ask("POST", "/v1/tokenize", {"prompt": prompt}), "count")
         in_tokens = isinstance(prompt, list) and all(type(token) is int for token in prompt)
@@ -155,7 +157,7 @@ class Sglang(HttpEngine):
 
     async def load(self) -> EngineLoad:
         try:
-            ranks = _ranks(await self.ask("GET", "/v1/loads?include=core"))
+            ranks = _loads(await self.ask("GET", "/v1/loads?include=core")).loads
         except GovernorError:
             return EngineLoad()
         if not ranks:
@@ -231,10 +233,6 @@ def _loads(answer: Any) -> _Loads:
         return msgspec.convert(answer, _Loads)
     except msgspec.ValidationError as error:
         raise UpstreamError(f"The engine (sglang) reports its load in an unknown way: {error}.") from error
-
-
-def _ranks(answer: Any) -> list[_RankLoad]:
-    return _loads(answer).loads
 
 
 def _load_age_s(answer: Any) -> float | None:

@@ -34,12 +34,12 @@ CLIENT_FIELDS_DROPPED = frozenset(
         "bootstrap_room",
     }
 )
-_RID_FIELD: Mapping[Endpoint, str] = {
+RID_FIELD: Mapping[Endpoint, str] = {
     Endpoint.CHAT: "rid",
     Endpoint.COMPLETIONS: "rid",
     Endpoint.RESPONSES: "request_id",
 }
-_SESSION_ENDPOINTS = frozenset(_RID_FIELD)
+"""Where a dialect takes the name of a request; others have none."""
 _RID_TURN_CHARS = 20
 _RANK: Mapping[AgentClass, int] = {AgentClass.INTERACTIVE: 1, AgentClass.NORMAL: 0, AgentClass.BACKGROUND: -1}
 """Higher goes first. The engine takes a running request's place away only for one that is more than 10 ahead
@@ -67,13 +67,13 @@ def additions(
 
     The Messages dialect takes none of them.
     """
-    field = _RID_FIELD.get(endpoint)
+    field = RID_FIELD.get(endpoint)
     if field is None:
         return {}
     added: dict[str, str | int | bool] = {field: rid_of(endpoint, facts.turn_id)}
     if order is not PriorityOrder.OFF:
         added["priority"] = priority_of(facts.agent_class, order)
-    if keeps_sessions and facts.session is not None and endpoint in _SESSION_ENDPOINTS:
+    if keeps_sessions and facts.session is not None:
         added["session_id"] = facts.session
     return added
 

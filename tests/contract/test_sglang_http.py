@@ -67,6 +67,18 @@ async def test_a_part_of_a_turn_is_aborted_by_its_own_name() -> None:
         assert fake.aborts == [f"{TURN}---0012"]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [EngineCall(endpoint=Endpoint.MESSAGES, body=b"{}", turn_id=TURN), EngineCall(endpoint=Endpoint.CHAT, body=b"{}")],
+)
+async def test_what_has_no_name_is_not_aborted_by_one(call: EngineCall) -> None:
+    async with FakeSglang() as fake:
+        engine = Sglang(fake.url)
+        await engine.abort(call)
+        await engine.aclose()
+        assert fake.aborts == []
+
+
 async def test_nobody_there_is_unavailable_and_nothing_is_aborted() -> None:
     engine = Sglang("http://127.0.0.1:9")
     with pytest.raises(UpstreamUnavailable):

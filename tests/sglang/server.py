@@ -30,7 +30,7 @@ from serve.argv import LaunchCommand, Site, sglang_command
 from serve.install import InstalledEngine
 from serve.launcher import free_port
 from serve.profile import Profile, load_profile
-from serve.sglang_plugin import PLUGIN_PATH, SOCKET_VARIABLE
+from serve.sglang_plugin import SOCKET_VARIABLE
 from tests.sglang.engine import PROFILE, installed_engine
 
 READY_LIMIT_S = 600
@@ -116,8 +116,8 @@ class SglangServer:
         inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         env = {**inherited, **self.command().env, **self.options.env}
         env[SOCKET_VARIABLE] = str(self.plugin_socket)
-        paths = (self.options.env.get("PYTHONPATH"), str(PLUGIN_PATH), self.engine.env["PYTHONPATH"])
-        env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        if "PYTHONPATH" in self.options.env:
+            env["PYTHONPATH"] = os.pathsep.join((self.options.env["PYTHONPATH"], self.engine.env["PYTHONPATH"]))
         return env
 
     def start(self) -> None:
@@ -156,6 +156,14 @@ class SglangServer:
             process.wait()
             self._process = None
         shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End all of it at once, as no engine ends by itself. It may be started again, at the same addresses."""
+        process = self._process
+        if process is not None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self._process = None
 
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-_SHOWN_LOG_CHARS:] if self.log.exists() else ""

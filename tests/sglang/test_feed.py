@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from serve.sglang_feed import (
     KvStored,
     L3Changed,
     PluginFeed,
+    PluginHello,
     PluginLost,
     PrefixMatched,
     RequestAdmitted,
@@ -28,7 +30,7 @@ from serve.sglang_feed import (
 )
 from serve.sglang_feed.events import KvTier, L3Change, StateChange, StateTier, short_hash
 from serve.sglang_feed.plugin import plugin_hello
-from tests.sglang.server import SglangServer
+from tests.sglang.server import ServerOptions, SglangServer
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
@@ -140,11 +142,42 @@ async def test_a_prompts_way_through_all_tiers_is_told(sglang_server: SglangServ
 
         await prompt(sglang_server, "from-disk", 2, 700)
         await heard.until(lambda: bool(heard.of("from-disk", RequestAdmitted)))
-        changes = [event.change for event in heard.of("from-disk", L3Changed)]
-        assert changes == [L3Change.FOUND, L3Change.LOADED]
+        of_l3 = [(event.change, event.tokens) for event in heard.of("from-disk", L3Changed)]
+        assert of_l3 == [(L3Change.FOUND, 640), (L3Change.LOADED, 640)]
         assert heard.of("from-disk", RequestAdmitted)[0].storage_tokens == 640
         await heard.until(lambda: any(state_is(event, StateChange.LOADED, 640) for event in heard.events))
         assert not [event for event in heard.events if isinstance(event, PluginLost)]
+
+
+async def test_an_engine_of_two_ranks_tells_once_and_is_followed_through_a_restart(tmp_path: Path) -> None:
+    """On the Python tree core, since the shared server runs the Rust one."""
+    options = ServerOptions(tp_size=2, env={"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"})
+    with SglangServer(tmp_path, options) as server:
+        async with listening(server) as heard:
+            for rid in ("one", "two"):
+                await prompt(server, rid, 8, 700)
+            await heard.until(lambda: bool(heard.of("two", RequestAdmitted)))
+            assert [event.device_tokens for event in heard.of("two", RequestAdmitted)] == [640]
+            hello = await plugin_hello(server.plugin_socket)
+            assert hello is not None
+            assert (hello.tree, hello.missing_hooks, hello.failures) == ("UnifiedTreeCore", (), 0)
+            await heard.until(lambda: any(written(event) for event in heard.events))
+
+            server.kill()
+            await heard.until(lambda: any(isinstance(event, PluginLost) for event in heard.events))
+            assert not heard.states
+            server.start()
+            await asyncio.to_thread(server.wait_ready)
+            await prompt(server, "after", 8, 700)
+            await heard.until(lambda: bool(heard.of("after", RequestAdmitted)))
+            (loaded,) = [event for event in heard.of("after", L3Changed) if event.change is L3Change.LOADED]
+            assert loaded.tokens == 640  # as all ranks have it
+            (after,) = heard.of("after", RequestAdmitted)
+            assert (after.device_tokens, after.host_tokens, after.storage_tokens) == (0, 0, 640)
+            instances = [event.instance for event in heard.events if isinstance(event, PluginHello)]
+            assert len(set(instances)) == 2
+            assert sum(isinstance(event, KvReset) for event in heard.events) == 2
+            await heard.until(lambda: len(heard.kv[KvTier.HOST]) == len(heard.kv[KvTier.DEVICE]) >= 10)
 
 
 async def test_a_listener_that_comes_late_knows_the_same_states(sglang_server: SglangServer) -> None:

@@ -73,7 +73,9 @@ class Hooks:
             lambda r, result, controller, operation: r.on_l3_query(operation, *result),
         )
         self._add(
-            f"{_CONTROLLER}._page_transfer", after, lambda r, result, controller, operation: r.on_l3_read(operation)
+            f"{_CACHE}._handle_prefetch_result",  # by now the ranks agree on what came
+            before,
+            lambda r, cache, operation: r.on_l3_read(operation),
         )
         self._add(
             f"{_CONTROLLER}._page_backup",
