@@ -74,15 +74,17 @@ async def _up(options: UpOptions) -> None:
                 engine.set_listener(governor.watch.on_process)
                 _retry_on_signal(engine)
                 async with _shown(governor), cared_for(engine, governor):
-                    await governor.run(bound, stop, lambda: _on_listening(home, url, started_at, token, key))
+                    await governor.run(
+                        bound, stop, lambda: _on_listening(home, url, started_at, token, key, engine.target.url)
+                    )
         instance.remove_note(home)
         err.print("stopped")
 
 
-def _on_listening(home: Home, url: str, started_at: float, token: Secret, key: Secret) -> None:
+def _on_listening(home: Home, url: str, started_at: float, token: Secret, key: Secret, engine_url: str) -> None:
     gc.collect()
     gc.freeze()  # what lives until the end is not looked through again: that would hold all turns up for 0.1 s
-    instance.write_note(home, url, started_at, token)
+    instance.write_note(home, url, started_at, token, engine_url)
     out.print(f"[bold]governor[/] listens on [bold]{url}/v1[/]")
     out.print(f"  export OPENAI_BASE_URL={url}/v1")
     out.print(f"  export OPENAI_API_KEY={key.reveal()}")
