@@ -48,8 +48,6 @@ class SglangOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Weights over the profile's: a folder or a hub name."""
     python: Path | None = None
     """Interpreter of an SGLang of the owner's; ``None``: the one that the governor installed."""
-    engines: Path | None = None
-    """Where engines are installed; ``None``: the usual folder."""
 
 
 class SglangEngine(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +147,7 @@ def _engine(options: SglangOptions) -> InstalledEngine:
         env = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(PLUGIN_PATH)}
         return InstalledEngine(folder=python.parent, python=python, version=_version(python), env=env)
     profile = options.profile
-    found = find_engine(recipe_for(profile), options.engines or engines_folder())
+    found = find_engine(recipe_for(profile), engines_folder())
     if found is None:
         raise EngineMissing(
             f"SGLang for profile {profile.name} is not installed. Install it: "

@@ -58,6 +58,23 @@ async def test_W53_a_governor_killed_at_any_moment_leaves_a_clean_next_start(
     assert is_alive(stranger)
 
 
+async def test_W53_what_a_killed_engine_of_a_killed_governor_leaves_is_ended(tmp_path: Path, stranger: int) -> None:
+    folder, home = tmp_path / "engine", Home(tmp_path / "home")
+    python, profile = stand_in(folder, Faults(stray=True))
+    async with up(home, "--profile", profile, "--python", python) as first:
+        await first.wait_for_mode("ready")
+        first.process.kill()
+        await first.end()
+    engine, *workers = pids(folder)
+    os.kill(engine, signal.SIGKILL)
+    await until(lambda: not is_alive(engine))
+    assert living(workers) == workers
+    async with up(home, "--profile", profile, "--python", python) as second:
+        await second.wait_for_mode("ready")
+        assert living(workers) == []
+    assert is_alive(stranger)
+
+
 async def test_W53_an_orphan_is_ended_though_the_next_governor_launches_nothing(tmp_path: Path, stranger: int) -> None:
     folder, home = tmp_path / "engine", Home(tmp_path / "home")
     python, profile = stand_in(folder)
