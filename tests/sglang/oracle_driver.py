@@ -1,0 +1,376 @@
+"""Runs inside the engine's environment: does operations on SGLang's own cache classes, on the CPU, without a server.
+
+Standard input: one line with the :class:`Pools` as JSON, then lines with a list of operations each. Standard output: a
+line with the sizes of the pools, then a line with a list of answers for each line of operations. It imports nothing of
+ours. Requests are real ``Req`` objects that go through the functions the scheduler calls for them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from array import array
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import TestCase, mock
+
+logging.disable(logging.ERROR)
+
+import torch  # noqa: E402
+from governor_sglang_cpu import host_pool, page_hash  # type: ignore[import-not-found]  # noqa: E402
+from sglang.srt.plugins import load_plugins  # noqa: E402
+
+for part in (host_pool, page_hash):
+    part.register()  # our plugin does that in schedulers only
+load_plugins()
+from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req, ScheduleBatch  # noqa: E402
+from sglang.srt.managers.schedule_policy import PrefillAdder  # noqa: E402
+from sglang.srt.mem_cache.allocation import alloc_req_slots  # noqa: E402
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.base_prefix_cache import (  # noqa: E402
+    CacheRequestHandle,
+    EvictParams,
+    InitLoadBackParams,
+    MatchPrefixParams,
+)
+from sglang.srt.mem_cache.common import checkpoint_kv_cache, evict_from_tree_cache, release_kv_cache  # noqa: E402
+from sglang.srt.mem_cache.hicache_storage import HiCacheFile  # noqa: E402
+from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
+from sglang.srt.mem_cache.unified_cache.components.base import ComponentType  # noqa: E402
+from sglang.srt.runtime_context import get_parallel, mamba_track_grid  # noqa: E402
+from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
+from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler  # noqa: E402
+
+_test_utils = ModuleType("sglang.test.test_utils")
+_test_utils.CustomTestCase = TestCase  # type: ignore[attr-defined]  # the real module needs `datasets`
+sys.modules.setdefault("sglang.test.test_utils", _test_utils)
+_inspector = ModuleType("sglang.test.kits.unified_radix_cache.rust_unified_tree_core_inspector")
+sys.modules[_inspector.__name__] = _inspector
+from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore  # noqa: E402
+
+_inspector.RustUnifiedTreeCoreInspector = RustUnifiedTreeCore  # type: ignore[attr-defined]  # the wheel lacks it
+from sglang.test.kits.unified_radix_cache import fixtures  # noqa: E402
+from sglang.test.kits.unified_radix_cache.config import CacheConfig  # noqa: E402
+
+CHUNK = 64
+"""Of the gated delta rule's kernels."""
+CONTEXT = 16384
+SOURCE_TOKENS = 1 << 12
+"""Of one source at the most: pages are named by token ids of 32 bits."""
+POLL_S = 0.0005
+LIMIT_S = 30
+_KEPT = ExitStack()
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pools:
+    """What to build."""
+
+    page_tokens: int
+    device_tokens: int
+    device_slots: int
+    host_ratio: float
+    has_storage: bool
+    write_policy: str
+    strategy: str
+    eviction: str
+    track_interval_tokens: int
+    prefetch_tokens: int
+    core: str
+
+
+def build(pools: Pools) -> tuple[Any, Any, Any]:
+    """The cache, its allocator of KV and its pool of requests, as the scheduler makes them."""
+    states = pools.device_slots > 0
+    buffers = pools.strategy == "extra_buffer"
+    config = CacheConfig(
+        page_size=pools.page_tokens,
+        components=(ComponentType.FULL, ComponentType.MAMBA) if states else (ComponentType.FULL,),
+        enable_mamba_extra_buffer=states and buffers,
+        mamba_cache_size=pools.device_slots,
+        mamba_intermediate_size=4,
+        mamba_num_heads=1,
+        mamba_head_dim=4,
+        mamba_state_size=2,
+        mamba_conv_kernel=2,
+        num_layers=2 if states else 1,
+        full_attention_layer_ids=(1,) if states else (0,),
+        head_num=1,
+        head_dim=2,
+        kv_size=pools.device_tokens,
+        max_num_reqs=64,
+        max_context_len=CONTEXT,
+        eviction_policy=pools.eviction,
+    )
+    fixtures.UnifiedTreeCoreInspectionInterface = object
+    fixtures.TREE_CORE_TEST_BACKEND = pools.core
+    paged = pools.page_tokens > 1
+
+    def allocator(**given: Any) -> Any:
+        if paged:
+            return PagedTokenToKVPoolAllocator(page_size=pools.page_tokens, **given)
+        return TokenToKVPoolAllocator(**given)
+
+    with mock.patch.object(fixtures, "TokenToKVPoolAllocator", allocator):
+        cache, kv, rows = fixtures.build_fixture(config)
+    flags: dict[str, Any] = {
+        "model_path": "dummy",
+        "page_size": pools.page_tokens,
+        "mamba_track_interval": pools.track_interval_tokens,
+        "mamba_radix_cache_strategy": pools.strategy,
+    }
+    if pools.host_ratio:
+        flags |= {
+            "hicache_ratio": pools.host_ratio,
+            "hicache_io_backend": "direct",
+            "hicache_mem_layout": "page_first_direct",
+            "hicache_write_policy": pools.write_policy,
+        }
+    if pools.has_storage:
+        _KEPT.enter_context(get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1))
+        flags |= {
+            "hicache_storage_backend": "file",
+            "hicache_storage_backend_extra_config": json.dumps({"prefetch_threshold": pools.prefetch_tokens}),
+            "hicache_storage_prefetch_policy": "wait_complete",
+        }
+        keep_files_in_memory()
+    arguments = ServerArgs(**flags)
+    arguments._mamba_cache_chunk_size = max(CHUNK, pools.page_tokens)
+    set_global_server_args_for_scheduler(arguments)
+    if pools.host_ratio:
+        cache.init_hicache(arguments, cache.cache_init_params)
+        fixtures.drop_hicache_atexit_pin(cache)
+    return cache, kv, rows
+
+
+def keep_files_in_memory() -> None:
+    """The reference backend, but for the disk: a page of one token is one file."""
+    files: dict[str, Any] = {}
+
+    def put(self: Any, key: str, value: Any = None, *_: Any, **__: Any) -> bool:
+        files.setdefault(self._get_suffixed_key(key), value.clone())
+        return True
+
+    def get(self: Any, key: str, target_location: Any, *_: Any) -> Any:
+        found = files.get(self._get_suffixed_key(key))
+        return None if found is None else target_location.copy_(found.view(target_location.dtype))
+
+    def exists(self: Any, key: str) -> bool:
+        return self._get_suffixed_key(key) in files
+
+    def existing(self: Any, keys: list[str], transfers: Any = None) -> set[str]:
+        names = {f"{self._get_component_key(key)}" for key in keys}
+        names |= {self._get_component_key(key, transfer.name) for transfer in transfers or [] for key in keys}
+        return {f"{name}.bin" for name in names if name in files}
+
+    HiCacheFile.set, HiCacheFile.get, HiCacheFile.exists = put, get, exists
+    HiCacheFile._collect_existing_component_keys = existing
+
+
+def tokens_of(runs: list[list[int]]) -> array[int]:
+    """The token ids that a twin's key stands for."""
+    ids = array("q")
+    for source, start, stop in runs:
+        ids.extend(range(source * SOURCE_TOKENS + start + 1, source * SOURCE_TOKENS + stop + 1))
+    return ids
+
+
+class Engine:
+    """Does one operation after another."""
+
+    def __init__(self, pools: Pools) -> None:
+        self.pools = pools
+        self.page = pools.page_tokens
+        self.has_states = pools.device_slots > 0
+        self.buffers = self.has_states and pools.strategy == "extra_buffer"
+        self.cache, self.kv, self.rows = build(pools)
+        self.requests: dict[int, Any] = {}
+        self.track_grid = mamba_track_grid(self.page) if self.has_states else 0
+        self.batch = SimpleNamespace(
+            model_config=SimpleNamespace(hf_text_config=SimpleNamespace()),
+            tree_cache=self.cache,
+            req_to_token_pool=self.rows,
+        )
+        self.adder = PrefillAdder.__new__(PrefillAdder)
+        self.adder.tree_cache = self.cache
+
+    def sizes(self) -> Answer:
+        """Of all pools, what is free."""
+        free: Answer = {"tokens": self.kv.available_size(), "slots": 0, "host_tokens": 0, "host_slots": 0}
+        if self.has_states:
+            free["slots"] = self.rows.mamba_allocator.available_size()
+        if self.pools.host_ratio:
+            for entry in self.cache.cache_controller.mem_pool_host.entries:
+                name = "host_slots" if str(entry.name).endswith("mamba") else "host_tokens"
+                free[name] = entry.host_pool.available_size()
+        return free
+
+    def do(self, operation: list[Any]) -> Answer:
+        name, *arguments = operation
+        answer: Answer = getattr(self, f"do_{name}")(*arguments) or {}
+        answer["free"] = list(self.sizes().values())
+        return answer
+
+    def do_match(self, runs: list[list[int]]) -> Answer:
+        found = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens_of(runs))))
+        return {
+            "device": found.device_prefix_len,
+            "host": found.host_hit_length,
+            "loads_state": found.mamba_host_hit_length > 0,
+            "kv": found.full_kv_hit_length,
+        }
+
+    def do_admit(self, number: int, runs: list[list[int]], priority: int) -> Answer:
+        request = Req(
+            rid=str(number),
+            origin_input_text="",
+            origin_input_ids=tokens_of(runs),
+            sampling_params=SamplingParams(temperature=0, max_new_tokens=CONTEXT),
+        )
+        request.priority = priority
+        request.init_next_round_input(self.cache)
+        matched = request.prefix_len
+        loaded = 0
+        with self.adder._lock_node(request.last_node):
+            if request.needs_host_load_back():
+                with self.adder._lock_node(request.best_match_node, lock_host=True):
+                    loaded, request.last_node = self.cache.init_load_back(
+                        InitLoadBackParams(
+                            best_match_node=request.best_match_node,
+                            host_hit_length=request.host_hit_length,
+                            req=request,
+                        )
+                    )
+                request.host_loaded_length = loaded
+                request.prefix_len += loaded
+                request.kv.cache_protected_len = request.prefix_len
+            request.lock = self.cache.lock(request.last_node)
+        if self.pools.host_ratio:
+            self.cache.ready_to_load_host_cache()
+        request.extend_end = request.prefix_len
+        self.requests[number] = request
+        return {"device": matched, "host": loaded}
+
+    def do_extend(self, number: int, tokens: int) -> None:
+        request = self.requests[number]
+        start, end = request.prefix_len, request.prefix_len + tokens
+        is_first = not request.kv.holds_kv
+        prefix = self.cache.prefix_device_indices(request) if is_first and start else None
+        alloc_req_slots(self.rows, [request], self.cache)
+        evict_from_tree_cache(self.cache, tokens + (self.page if self.page > 1 else 0))
+        if prefix is not None:
+            self.rows.write((request.kv.req_pool_idx, slice(0, start)), prefix.to(torch.int32))
+        self._allocate(request, start, end)
+        request.extend_end = end
+        if self.buffers:
+            ScheduleBatch._mamba_radix_cache_v2_req_prepare_for_extend(self.batch, request)
+
+    def do_checkpoint(self, number: int) -> None:
+        checkpoint_kv_cache(self.requests[number], self.cache)
+
+    def do_decode(self, number: int, runs: list[list[int]]) -> None:
+        request = self.requests[number]
+        for token in tokens_of(runs):
+            evict_from_tree_cache(self.cache, self.page)
+            start = request.kv.kv_committed_len
+            self._allocate(request, start, start + 1)
+            request.output_ids.append(token)
+            if self.buffers and (start + 1) % self.track_grid == 0:
+                kv = request.kv
+                kv.mamba_prev_track_seqlen = kv.mamba_last_track_seqlen
+                kv.mamba_last_track_seqlen = start + 1
+                kv.mamba_last_track_idx = kv.mamba_next_track_idx
+                kv.mamba_next_track_idx = self.rows.get_mamba_ping_pong_other_idx(kv.mamba_next_track_idx)
+
+    def do_finish(self, number: int, stop: int) -> None:
+        request = self.requests.pop(number)
+        request.finished_reason = FINISH_LENGTH(length=1)
+        if stop >= 0:
+            request.finished_len = stop
+        release_kv_cache(request, self.cache, checkpoint=True)
+
+    def do_retract(self, number: int, others: int) -> None:
+        release_kv_cache(self.requests.pop(number), self.cache, checkpoint=False)
+        evict_from_tree_cache(self.cache, others * 20)
+
+    def do_evict(self, tokens: int, states: int) -> None:
+        if tokens:
+            self.cache.evict(EvictParams(num_tokens=tokens))
+        if states:
+            self.cache.evict(EvictParams(num_tokens=0, mamba_num=states))
+
+    def do_prefetch(self, runs: list[list[int]]) -> Answer:
+        cache, ids = self.cache, tokens_of(runs)
+        found = cache.match_prefix(MatchPrefixParams(key=RadixKey(ids[:-1])))
+        start, anchor = found.device_prefix_len + found.host_hit_length, found.last_host_node
+        if not (cache.is_backuped(anchor) or cache.is_root(anchor)):
+            return {"loaded": 0}
+        handle = CacheRequestHandle(rid="prefetch", attempt_id=0)
+        cache.prefetch_from_storage(
+            handle, anchor, ids[start : len(ids) - 1], cache.get_last_hash_value(anchor), None, ids[:start]
+        )
+        deadline = time.monotonic() + LIMIT_S
+        while not cache.check_prefetch_progress(handle):
+            if time.monotonic() > deadline:
+                raise TimeoutError("prefetch")
+            cache.check_hicache_events()
+            time.sleep(POLL_S)
+        cache.check_hicache_events()
+        return {"loaded": cache.pop_prefetch_loaded_tokens(handle)}
+
+    def do_settle(self) -> None:
+        if not self.pools.host_ratio:
+            return
+        cache, deadline = self.cache, time.monotonic() + LIMIT_S
+        cache.check_hicache_events()
+        while cache.ongoing_write_through or cache.ongoing_load_back or cache.ongoing_backup:
+            if time.monotonic() > deadline:
+                raise TimeoutError("settle")
+            time.sleep(POLL_S)
+            cache.check_hicache_events()
+        cache.check_hicache_events()
+
+    def do_flush(self) -> None:
+        self.cache.reset()
+        self.rows.clear()
+        self.kv.clear()
+
+    def _allocate(self, request: Any, start: int, end: int) -> None:
+        at = -(-start // self.page) * self.page
+        missing = -(-end // self.page) * self.page - at
+        if missing > 0:
+            slots = self.kv.alloc(missing)
+            if slots is None:
+                raise RuntimeError("out of tokens")
+            self.rows.write((request.kv.req_pool_idx, slice(at, at + missing)), slots.to(torch.int32))
+        request.kv.kv_committed_len = request.kv.kv_allocated_len = end
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    pools = Pools(**json.loads(sys.stdin.readline()))
+    engine = Engine(pools)
+    torch.set_num_threads(1)
+    out.write(json.dumps(engine.sizes()) + "\n")
+    for line in sys.stdin:
+        answers = []
+        for operation in json.loads(line):
+            try:
+                answers.append(engine.do(operation))
+            except Exception:  # noqa: BLE001 - the other side decides what a failure means
+                answers.append({"error": traceback.format_exc(limit=-3), "free": list(engine.sizes().values())})
+        out.write(json.dumps(answers) + "\n")
+    out.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
