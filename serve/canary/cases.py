@@ -62,9 +62,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     floods: tuple[Flood, ...]
     """From the cheapest on; the next one only for cases that the one before left in L1."""
 
-    def host_shortage(self, facts: EngineFacts) -> str | None:
-        """Why a flood would push the cases out of L2 as well; ``None`` if it would not."""
-        flood = self.floods[0]
+    def host_shortage(self, facts: EngineFacts, flood: Flood) -> str | None:
+        """Why the flood would push the cases out of L2 as well; ``None`` if it would not."""
         prompts = [prompt for case in self.cases for prompt in (*case.stored, case.prompt)]
         states, needed = facts.host_states, flood.prompts + 2 * len(prompts)
         if facts.checkpoints is not Checkpoints.ATTENTION and states is not None and states < needed:
@@ -82,7 +81,7 @@ def make_plan(facts: EngineFacts, seed: str, *, quick: bool = False) -> Plan:
     Raises :class:`NoRoom`.
     """
     grid = math.lcm(_STATE_GRID, facts.page_tokens)
-    least, most = math.ceil(_LEAST_DEPTH / grid), max(_MOST_DEPTH, _LEAST_DEPTH) // grid
+    least, most = math.ceil(_LEAST_DEPTH / grid), _MOST_DEPTH // grid
     depth = grid * max(least, min(most, facts.device_tokens // _SHARE_OF_L1 // grid))
     room = min(facts.window_tokens, facts.device_tokens // 2)
     if depth + grid + _OTHER_TOKENS + NEW_TOKENS > room:

@@ -23,7 +23,6 @@ from serve.canary.model import (
     Report,
     Row,
     Shape,
-    Split,
     Stage,
     Tier,
     TierResult,
@@ -246,16 +245,12 @@ def _served(stage: Stage, case: Case, probe: Probe) -> tuple[Verdict, str]:
     if probe.split is None:
         return Verdict.SKIPPED, "the engine does not say which tier served"
     if probe.split.of(tier) == 0:
-        if tier is Tier.L1 or _is_below(probe.split, tier):
+        if tier is Tier.L1 or (tier is Tier.L2 and probe.split.storage > 0):
             return Verdict.EMPTY, f"{probe.split} served instead"
         return Verdict.SKIPPED, f"the prompt was still in {probe.split}"
     if probe.cached_tokens < case.depth_tokens:
         return Verdict.SERVED, f"only {probe.cached_tokens:,} of {case.depth_tokens:,} tokens were reused"
     return Verdict.SERVED, ""
-
-
-def _is_below(split: Split, tier: Tier) -> bool:
-    return tier is Tier.L2 and split.storage > 0
 
 
 def _has_no_number(probe: Probe) -> bool:

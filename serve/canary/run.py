@@ -95,7 +95,7 @@ class _Run:
 
     async def _l2(self) -> None:
         reason = None if self._facts.host_tier else "the engine has no L2 (--enable-hierarchical-cache)"
-        reason = reason or self._plan.host_shortage(self._facts)
+        reason = reason or self._plan.host_shortage(self._facts, self._plan.floods[0])
         if reason is not None:
             self.skipped[Stage.L2] = reason
             return
@@ -103,6 +103,8 @@ class _Run:
         left: tuple[Case, ...] = self._plan.cases
         outcomes: dict[Shape, Probe | Failed] = {}
         for flood in self._plan.floods:
+            if self._plan.host_shortage(self._facts, flood) is not None:
+                break
             await self._push_out(flood)
             self._say(_asking(Stage.L2))
             outcomes |= {case.shape: await self._outcome(case) for case in left}

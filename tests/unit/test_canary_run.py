@@ -180,6 +180,14 @@ async def test_the_cheap_flood_comes_first_and_the_next_only_for_what_is_left() 
     assert longest[0] < longest[1] == 2048
 
 
+async def test_a_flood_that_would_push_the_prompts_out_of_l2_as_well_is_left_out() -> None:
+    engine = TierEngine(facts_of(Checkpoints.EXTRA_BUFFER, host_tokens=9000), Faults(extra_slots=500))
+    report = await run_canary(engine, seed="s")
+    assert max(len(question.prompt) for question in engine.asked) < 1000
+    assert verdicts(report)[Tier.L2] is Verdict.SKIPPED
+    assert "still in L1" in reason(report, Tier.L2)
+
+
 async def test_quick_asks_one_shape() -> None:
     report = await run_canary(TierEngine(EXTRA), seed="s", quick=True)
     assert report.passed
