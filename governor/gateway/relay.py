@@ -88,6 +88,8 @@ class Relay:
             raise UpstreamCut("The engine answered with nothing.")
         if not encoded and self._reader.on_data(body) is Seen.ERROR:
             raise self._error_in_200()
+        if self._reader.answer.aborted:
+            raise UpstreamCut("The engine gave up on the answer.")
         if self._reply.started:
             raise UpstreamError("The engine answered a streaming request with a plain body.")
         self.on_first_token()

@@ -53,7 +53,14 @@ class Answer(msgspec.Struct):
     @property
     def ended_well(self) -> bool:
         """It said how it finished, or wrote something and closed the stream in the dialect's way; and no error came."""
-        return self.error is None and (self.finish_reason is not None or (self.done and self.generated_bytes > 0))
+        if self.error is not None or self.aborted:
+            return False
+        return self.finish_reason is not None or (self.done and self.generated_bytes > 0)
+
+    @property
+    def aborted(self) -> bool:
+        """The engine gave up on the answer by itself (SGLang, when a request waited too long inside it)."""
+        return self.finish_reason == "abort"
 
     @property
     def truncated(self) -> bool:

@@ -145,3 +145,33 @@ async def test_messages_errors_have_anthropics_shape(running: Governed) -> None:
             await client.messages.create(model="nope", max_tokens=5, messages=[{"role": "user", "content": "hi"}])
     assert error.value.body is not None
     assert error.value.body["type"] == "error"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_the_engine_gave_up_is_no_success(tmp_path: Path, stream: bool) -> None:
+    chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m"}
+    whole = {"index": 0, "message": {"role": "assistant", "content": "Half"}, "finish_reason": "abort"}
+    half = {"index": 0, "delta": {"content": "Half"}, "finish_reason": None}
+    end = {"index": 0, "delta": {}, "finish_reason": "abort"}
+    streamed: list[dict[str, object]] = [
+        {"status": 200, "headers": {"Content-Type": "text/event-stream"}},
+        {"sse": {**chunk, "choices": [half]}},
+        {"sse": {**chunk, "choices": [end]}},
+        {"data": "[DONE]"},
+        {"close": "fin"},
+    ]
+    plain: list[dict[str, object]] = [
+        {"status": 200, "headers": {"Content-Type": "application/json"}},
+        {"json": {"id": "c", "object": "chat.completion", "model": "m", "choices": [whole]}},
+        {"close": "fin"},
+    ]
+    async with (
+        ScriptedEngine(streamed if stream else plain, knobs=Knobs(model="m")) as engine,
+        governed(engine.url, tmp_path) as running,
+    ):
+        answer = await running.chat(stream=stream)
+        assert (answer.status_code == 200) is stream
+        assert '"code":"upstream_cut"' in answer.text
+        end_of_turn = await running.end()
+        assert end_of_turn.state is TurnState.UPSTREAM_ERROR
+        assert end_of_turn.finish_reason == "abort"
