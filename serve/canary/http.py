@@ -91,7 +91,6 @@ class _Info(msgspec.Struct):
     enable_hierarchical_cache: bool = False
     hicache_host_memory_mode: str | None = None
     hicache_storage_backend: str | None = None
-    hicache_write_policy: str | None = None
     sleep_on_idle: bool = True
 
     @property
@@ -145,7 +144,6 @@ class SglangCanary:
             host_tokens=metrics.get(_HOST_TOKENS),
             host_states=metrics.get(_HOST_STATES),
             storage=info.hicache_storage_backend,
-            write_policy=info.hicache_write_policy,
             written=_written(metrics),
         )
 

@@ -106,7 +106,6 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     host_states: int | None = None
     storage: str | None = None
     """Kind of L3; ``None``: there is none."""
-    write_policy: str | None = None
     written: Written = Written()
     """Before the canary came."""
 

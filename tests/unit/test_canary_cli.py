@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
-import pytest
 import typer
 from typer.testing import CliRunner, Result
 
@@ -16,6 +16,7 @@ from serve.canary.model import Checkpoints, Report, Tier, Verdict
 from serve.launcher import free_port
 from tests.canary_engine import Faults, TierEngine, facts_of
 from tests.canary_server import SglangShaped
+from tests.up import up
 
 FACTS = facts_of(Checkpoints.EXTRA_BUFFER)
 
@@ -70,11 +71,18 @@ def test_no_governor_runs(tmp_path: Path) -> None:
     assert run(tmp_path).exit_code == 3
 
 
-@pytest.mark.parametrize("engine_url", ["theirs", None])
-def test_the_running_governors_engine_is_taken(tmp_path: Path, engine_url: str | None) -> None:
+async def test_the_running_governors_engine_is_taken(tmp_path: Path) -> None:
+    with SglangShaped(TierEngine(FACTS)).running() as url:
+        async with up(Home(tmp_path), "--upstream", url):
+            done = await asyncio.to_thread(run, tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "L3 SERVED" in done.stdout
+
+
+def test_a_governor_that_does_not_say_where_its_engine_is(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    with SglangShaped(TierEngine(FACTS)).running() as url, instance.only_instance(home):
-        told = url if engine_url else None
-        instance.write_note(home, "http://127.0.0.1:1", 0.0, Secret("t"), told)
+    with instance.only_instance(home):
+        instance.write_note(home, "http://127.0.0.1:1", 0.0, Secret("t"))
         done = run(tmp_path)
-    assert done.exit_code == (0 if engine_url else 2), done.output
+    assert done.exit_code == 2
+    assert "--url" in done.stderr
