@@ -53,7 +53,7 @@ def _torch() -> Step:
         commands=(Command(argv=(*PIP, f"torch=={TORCH}")),),
         check=probe("torch", TORCH, "cpu"),
         note="On x86_64, PyPI has only torch's CUDA build (several GB). pip takes the CPU build (200 MB) where it "
-        "finds one: set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.",
+        "finds one: set PIP_EXTRA_INDEX_URL to PyTorch's CPU index.",
     )
 
 
