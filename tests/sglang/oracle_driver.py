@@ -1,8 +1,8 @@
 """Runs inside the engine's environment: does operations on SGLang's own cache classes, on the CPU, without a server.
 
-Standard input: one line with the :class:`Pools` as JSON, then lines with a list of operations each. Standard output: a
-line with the sizes of the pools, then a line with a list of answers for each line of operations. It imports nothing of
-ours. Requests are real ``Req`` objects that go through the functions the scheduler calls for them.
+Standard input has lines of JSON: :class:`Pools` builds a cache, in place of the one before, and is answered with what
+its pools hold; a list of operations is answered with a list of answers. Nothing of ours is imported but the stand-ins
+for kernels. Requests are real ``Req`` objects that go through the functions the scheduler calls for them.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def build(pools: Pools) -> tuple[Any, Any, Any]:
             "hicache_write_policy": pools.write_policy,
         }
     if pools.has_storage:
+        _KEPT.close()
         _KEPT.enter_context(get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1))
         flags |= {
             "hicache_storage_backend": "file",
@@ -200,6 +201,12 @@ class Engine:
         )
         self.adder = PrefillAdder.__new__(PrefillAdder)
         self.adder.tree_cache = self.cache
+
+    def close(self) -> None:
+        if self.pools.has_storage:
+            self.cache.cache_controller._stop_storage_threads()
+        if self.pools.host_ratio:
+            self.cache.release_host_resources()
 
     def sizes(self) -> Answer:
         """Of all pools, what is free."""
@@ -356,13 +363,20 @@ class Engine:
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    pools = Pools(**json.loads(sys.stdin.readline()))
-    engine = Engine(pools)
     torch.set_num_threads(1)
-    out.write(json.dumps(engine.sizes()) + "\n")
+    engine: Engine | None = None
     for line in sys.stdin:
+        asked = json.loads(line)
+        if isinstance(asked, dict):
+            if engine is not None:
+                engine.close()
+            engine = Engine(Pools(**asked))
+            out.write(json.dumps(engine.sizes()) + "\n")
+            continue
+        if engine is None:
+            raise SystemExit("operations before pools")
         answers = []
-        for operation in json.loads(line):
+        for operation in asked:
             try:
                 answers.append(engine.do(operation))
             except Exception:  # noqa: BLE001 - the other side decides what a failure means

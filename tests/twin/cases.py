@@ -34,14 +34,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         kept = ("name", "turn_tokens", "context_tokens", "chunk_tokens", "running", "contexts")
         return msgspec.json.encode({k: v for k, v in msgspec.structs.asdict(self).items() if k not in kept})
 
-    def settings(self, sizes: dict[str, int]) -> TierSettings:
+    def settings(self, sizes: dict[str, int], storage_tokens: int | None = None) -> TierSettings:
         """``sizes``: what the engine's pools came out as."""
         return TierSettings(
             device_tokens=sizes["tokens"],
             device_slots=sizes["slots"],
             host_tokens=sizes["host_tokens"],
             host_slots=sizes["host_slots"],
-            storage_tokens=None if self.has_storage else 0,
+            storage_tokens=storage_tokens if self.has_storage else 0,
             page_tokens=self.page_tokens,
             track_interval_tokens=self.track_interval_tokens,
             strategy=StateStrategy(self.strategy),
