@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from governor.settings import Home, Secret
+from serve.profile.tiers import LowerTier
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None = None
     python: Path | None = None
     """Interpreter of an SGLang of the owner's, in place of the installed one."""
+    without: tuple[LowerTier, ...] = ()
+    """Cache tiers to run without."""
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):

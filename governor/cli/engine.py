@@ -24,6 +24,7 @@ from serve.launcher import EmbeddedOptions, end_orphan, launch_embedded
 from serve.lifecycle import EngineState
 from serve.profile import Profile, load_profile
 from serve.profile.model import EngineKind
+from serve.profile.tiers import without
 from serve.sglang_launcher import SglangOptions, launch_sglang
 from serve.supervisor import Supervisor
 
@@ -71,7 +72,8 @@ class StartedEngine:
 def chosen_profile(options: EngineOptions) -> Profile:
     """The profile with what the command line says over it, or the end of the command where the two do not fit.
 
-    Raises :class:`~governor.errors.ConfigError` for a bad file.
+    Raises :class:`~governor.errors.ConfigError` for a bad file, :class:`~serve.errors.ProfileRefused` for a tier to run
+    without that there is not.
     """
     name = options.profile or ("upstream" if options.upstream is not None else "embedded")
     profile = load_profile(name)
@@ -88,11 +90,12 @@ def chosen_profile(options: EngineOptions) -> Profile:
         fail(f"profile {profile.name} is for {kind}, which takes no {', '.join(found)}", Exit.USAGE)
     window = options.context_tokens or profile.model.context_length
     slots = options.slots or profile.llamacpp.slots
-    return replace(
+    adjusted = replace(
         profile,
         model=replace(profile.model, context_length=window),
         llamacpp=replace(profile.llamacpp, slots=slots),
     )
+    return without(adjusted, options.without)
 
 
 @asynccontextmanager

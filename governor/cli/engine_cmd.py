@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from governor.cli import engine_install, engine_ops
 from governor.cli.console import Exit, err, fail, out, plain_table, print_json, told_errors
-from governor.cli.options import HomeOption, JsonOption
+from governor.cli.options import HomeOption, JsonOption, WithoutOption
 from governor.settings import Home
 from serve.argcheck import ask_parser
 from serve.argv import LaunchCommand, Note, command_diff, flag_groups, priority_note, sglang_command
@@ -21,6 +21,7 @@ from serve.launcher import DEFAULT_CONTEXT_TOKENS, embedded_argv
 from serve.placement import place
 from serve.profile import Profile, load_profile, shipped_names
 from serve.profile.model import EngineKind
+from serve.profile.tiers import without as without_tiers
 
 DEFAULT_ENGINE_PORT = 30000
 
@@ -58,6 +59,7 @@ def command(
     version: Annotated[
         str | None, typer.Option(help="SGLang version to write the command for; the profile's, if not given.")
     ] = None,
+    without: WithoutOption = None,
     check: Annotated[bool, typer.Option("--check", help="Ask the parser of the SGLang in --python's place.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -65,13 +67,15 @@ def command(
 
     \b
     governor engine command --profile rx7900xtx-tp2 --model ~/models/qwen-gptq
+    governor engine command --profile nvidia-single --without l3
     governor engine command --diff rtx4090-48g rtx5090-32g
     """
     if (profile is None) == (diff is None):
         fail("give --profile P, or --diff P1 P2", Exit.USAGE)
     with told_errors():
         names = (profile,) if profile is not None else diff or ()
-        made = [_command(load_profile(name), home, model, port, python, version) for name in names]
+        asked = [without_tiers(load_profile(name), without or ()) for name in names]
+        made = [_command(chosen, home, model, port, python, version) for chosen in asked]
     if diff is not None:
         _print_diff(made, diff, as_json)
         return

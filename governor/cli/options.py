@@ -9,6 +9,7 @@ import click
 import typer
 
 from governor.settings import Home, home
+from serve.profile.tiers import LowerTier
 
 
 def _parse(value: str) -> Home:
@@ -27,5 +28,11 @@ HomeOption = Annotated[
         show_default="the user's data folder",
     ),
 ]
+WithoutOption = Annotated[
+    list[LowerTier] | None,
+    typer.Option(
+        "--without", help="Run with this cache tier off, whatever the profile says; l2 takes l3 along. May be repeated."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-__all__ = ["HomeOption", "JsonOption", "click"]
+__all__ = ["HomeOption", "JsonOption", "WithoutOption", "click"]

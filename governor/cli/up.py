@@ -14,7 +14,7 @@ import typer
 from governor import instance
 from governor.cli.choices import EngineOptions, UpOptions
 from governor.cli.console import Exit, fail, out, told_errors
-from governor.cli.options import HomeOption
+from governor.cli.options import HomeOption, WithoutOption
 from governor.settings import Home, Secret
 
 DEFAULT_PORT = 8484
@@ -48,6 +48,7 @@ def up(
     python: Annotated[
         Path | None, typer.Option(help="Interpreter of an SGLang of yours, in place of the installed one.")
     ] = None,
+    without: WithoutOption = None,
     database: Annotated[
         str | None, typer.Option(help="Turn log, e.g. postgresql+psycopg://USER@HOST/DB. Default: SQLite in the home.")
     ] = None,
@@ -64,6 +65,7 @@ def up(
     governor up --model ~/models/qwen.gguf --context 32768
     governor up --model hf:Qwen/Qwen3-4B-GGUF:Qwen3-4B-Q4_K_M.gguf
     governor up --profile rx7900xtx-tp2 --model ~/models/qwen-gptq
+    governor up --profile rx7900xtx-tp2 --without l3 when 'governor canary' finds L3 broken
     governor up --upstream http://127.0.0.1:30000    an engine that runs already
     """
     key = os.environ.get(upstream_key_env)
@@ -81,6 +83,7 @@ def up(
             context_tokens=context,
             slots=slots,
             python=python,
+            without=tuple(without or ()),
         ),
         database=database,
         loopback_agent=loopback_agent,

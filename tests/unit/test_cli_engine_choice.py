@@ -11,7 +11,9 @@ from governor.cli.engine import chosen_profile
 from governor.cli.engine_care import Flow
 from governor.errors import ConfigError
 from governor.snapshot import TurnView
+from serve.errors import ProfileRefused
 from serve.profile.model import EngineKind
+from serve.profile.tiers import LowerTier
 
 URL = "http://127.0.0.1:1"
 
@@ -30,6 +32,13 @@ def test_options_stand_over_the_profile(tmp_path: Path) -> None:
     assert (mine.model.context_length, mine.llamacpp.slots) == (4096, 1)
     sglang = chosen_profile(EngineOptions(profile="sglang-cpu", context_tokens=65536))
     assert (sglang.engine, sglang.model.context_length) == (EngineKind.SGLANG, 65536)
+
+
+def test_a_tier_may_be_left_out() -> None:
+    assert chosen_profile(EngineOptions(profile="sglang-cpu", without=(LowerTier.L3,))).l3.backend is None
+    assert chosen_profile(EngineOptions(without=(LowerTier.L2,))).llamacpp.cache_ram_mib == 0
+    with pytest.raises(ProfileRefused, match="not ours"):
+        chosen_profile(EngineOptions(upstream=URL, without=(LowerTier.L2,)))
 
 
 @pytest.mark.parametrize(

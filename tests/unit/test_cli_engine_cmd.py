@@ -49,6 +49,18 @@ def test_engines_without_priorities_say_so(env: dict[str, str], name: str) -> No
     assert any("priority is inactive" in note["text"] for note in made["notes"])
 
 
+def test_a_tier_is_left_out_of_the_command(env: dict[str, str]) -> None:
+    done = CliRunner().invoke(app, ["command", "-p", "nvidia-single", "--without", "l3"], env=env)
+    assert done.exit_code == 0
+    assert "--enable-hierarchical-cache" in done.stdout
+    assert "--hicache-storage" not in done.stdout
+    assert "STORAGE_DIR" not in done.stdout
+    both = ["--without", "l3", "--without", "l2"]
+    done = CliRunner().invoke(app, ["command", "-p", "nvidia-single", *both], env=env)
+    assert done.exit_code == 0
+    assert "hicache" not in done.stdout.lower()
+
+
 def test_two_profiles_are_compared(env: dict[str, str]) -> None:
     done = CliRunner().invoke(app, ["command", "--diff", "rtx4090-48g", "rtx5090-32g"], env=env)
     lines = done.stdout.splitlines()
@@ -63,6 +75,7 @@ def test_two_profiles_are_compared(env: dict[str, str]) -> None:
         (["command"], 2, "give --profile P, or --diff P1 P2"),
         (["command", "-p", "rx7900xtx-tp2"], 6, "names no weights"),
         (["command", "-p", "nope"], 2, "there is no shipped profile"),
+        (["command", "-p", "upstream", "--without", "l2"], 6, "--without l2: the tiers of a server"),
         (["command", "-p", "nvidia-tp2", "--version", "0.5.17"], 6, "not 0.5.17"),
         (["command", "-p", "nvidia-tp2", "--check", "--python", sys.executable], 6, "cannot be imported"),
     ],
