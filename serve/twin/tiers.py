@@ -133,10 +133,16 @@ class Tiers:
         """Write ``output`` behind the context, one token a step. Raises :class:`OutOfTokens` before the first token
         that has no room; those before it are written."""
         settings = self.settings
-        page, grid = settings.page_tokens, settings.track_grid_tokens
+        page = settings.page_tokens
         start, at, end = request.computed_tokens, request.computed_tokens, request.computed_tokens + len(output)
         tracks = settings.has_states and settings.strategy is StateStrategy.EXTRA_BUFFER
+        fits = settings.page_ceil(end) - settings.page_ceil(at)
         try:
+            if self.tree.free_tokens >= fits + page:
+                self.device.take_tokens(fits)
+                at = end
+                if tracks:
+                    self._track_decode(request, start, end)
             while at < end:
                 self.device.room_for(page)
                 if at % page == 0:
@@ -145,8 +151,8 @@ class Tiers:
                         self.device.room_for(page)
                 step = min(end - at, page - at % page)
                 at += step
-                if tracks and at // grid > (at - step) // grid:
-                    request.previous_state_at, request.state_at = request.state_at, at - at % grid
+                if tracks:
+                    self._track_decode(request, at - step, at)
         finally:
             request.computed_tokens = at
             request.key = request.key + output.cut(0, at - start)
@@ -267,6 +273,14 @@ class Tiers:
         if branch is not None and start < branch < before and (branch - start) % max(chunk, settings.page_tokens) == 0:
             at = branch
         request.state_at = at
+
+    def _track_decode(self, request: Request, start: int, end: int) -> None:
+        grid = self.settings.track_grid_tokens
+        newest = end - end % grid
+        if newest > start:
+            before = newest - grid
+            request.previous_state_at = before if before > start else request.state_at
+            request.state_at = newest
 
     def _give(self, request: Request, tokens: int) -> bool:
         """Insert the context up to ``tokens`` and hold it there; whether the tree took the state."""

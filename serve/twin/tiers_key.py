@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable
 from itertools import accumulate
-from typing import Final
 
 Run = tuple[int, int, int]
 """Source, first offset, offset after the last."""
@@ -21,6 +20,9 @@ class Key:
 
     __slots__ = ("_ends", "runs")
 
+    runs: tuple[Run, ...]
+    _ends: tuple[int, ...]
+
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         joined: list[Run] = []
         for source, start, stop in runs:
@@ -30,8 +32,11 @@ class Key:
                 joined[-1] = (source, joined[-1][1], stop)
             else:
                 joined.append((source, start, stop))
-        self.runs: Final = tuple(joined)
-        self._ends: Final = tuple(accumulate(stop - start for _, start, stop in joined))
+        self._set(joined)
+
+    def _set(self, joined: list[Run]) -> None:
+        self.runs = tuple(joined)
+        self._ends = tuple(accumulate([stop - start for _, start, stop in joined]))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -61,7 +66,9 @@ class Key:
         runs[-1] = (source, begin, end - (self._ends[last] - stop))
         source, begin, end = runs[0]
         runs[0] = (source, begin + start - (self._ends[first - 1] if first else 0), end)
-        return Key(runs)
+        part = Key.__new__(Key)
+        part._set(runs)  # a part of joined runs is joined
+        return part
 
     def page(self, start: int, page_tokens: int) -> Hashable:
         """What one page of tokens is told by. The page must lie within the key."""

@@ -1,4 +1,4 @@
-"""One node of the radix tree, and the order in which states were last used."""
+"""The nodes of the two radix trees, L1 and L2's and L3's, and the order in which states were last used."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ from collections.abc import Hashable, Iterator
 
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_model import BrokenBooks
+
+
+class Stored:
+    """Consecutive pages of one chain. ``missing`` counts those that have fallen from its front."""
+
+    __slots__ = ("children", "has_state", "key", "missing", "tokens")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.tokens = len(key)
+        self.missing = len(key)
+        """Tokens; all of them in a span that was only walked through."""
+        self.has_state = False
+        """At the end of the span."""
+        self.children: dict[Hashable, Stored] = {}
 
 
 class Node:
@@ -35,6 +50,7 @@ class Node:
         "state_host",
         "state_host_locks",
         "state_locks",
+        "stored",
         "tokens",
         "write",
     )
@@ -60,6 +76,8 @@ class Node:
         self.state_host_locks = 0
         self.host_token: int | None = None
         """Marks the upper end of a host lock, which grows upward when its node is split."""
+        self.stored: Stored | None = None
+        """The span of L3 that ends where this node ends."""
         self.write: int | None = None
         """Number of the backup under way that this node belongs to."""
         self.load: int | None = None

@@ -76,7 +76,7 @@ class Prefetches:
         tree, settings = self.tree, self.settings
         if prefetch.start == prefetch.anchor.depth:
             prefetch.found_tokens = self.host.storage.find(
-                prefetch.key, prefetch.start, needs_state=settings.has_states
+                prefetch.key, prefetch.anchor, prefetch.start, needs_state=settings.has_states
             )
         found = prefetch.found_tokens
         if found < settings.prefetch_at_least:
@@ -125,7 +125,7 @@ class Prefetches:
         if tokens == prefetch.found_tokens:
             return True
         key = prefetch.key.cut(0, prefetch.start + tokens)
-        return self.host.storage.find(key, prefetch.start, needs_state=True) == tokens
+        return self.host.storage.find(key, prefetch.anchor, prefetch.start, needs_state=True) == tokens
 
     def _attach_state(self, node: Node | None) -> None:
         tree = self.tree

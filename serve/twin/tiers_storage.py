@@ -8,26 +8,10 @@ what lies behind a hole cannot be reached (``storage/file/lru_file_evictor.py``)
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
 
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_model import TierSettings
-from serve.twin.tiers_node import Node
-
-
-class Stored:
-    """Consecutive pages of one chain. ``missing`` counts those that have fallen from its front."""
-
-    __slots__ = ("children", "has_state", "key", "missing", "tokens")
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
-        self.tokens = len(key)
-        self.missing = len(key)
-        """Tokens; all of them in a span that was only walked through."""
-        self.has_state = False
-        """At the end of the span."""
-        self.children: dict[Hashable, Stored] = {}
+from serve.twin.tiers_node import Node, Stored
 
 
 class Storage:
@@ -45,22 +29,22 @@ class Storage:
 
     def put(self, node: Node, *, has_state: bool) -> None:
         """Store a node's pages, and the state at its end."""
-        path: list[Node] = []
-        upward = node
-        while upward.parent is not None:
-            path.append(upward)
-            upward = upward.parent
-        span = self._root
+        path: list[Node] = [node]
+        while path[-1].above.parent is not None and path[-1].above.stored is None:
+            path.append(path[-1].above)
+        span = path[-1].above.stored or self._root
         for part in reversed(path):
-            span = self._reach(span, part.key, fills=part is node)
+            span = part.stored = self._reach(span, part.key, fills=part is node)
         if has_state and not span.has_state:
             span.has_state = True
             self.used_tokens += self.state_tokens
         self._shrink()
 
-    def find(self, key: Key, start: int, *, needs_state: bool) -> int:
-        """How many tokens from ``start`` on can be restored: whole pages without a hole, and a state at their end."""
-        span, at, end = self._root, 0, len(key) - len(key) % self.page
+    def find(self, key: Key, anchor: Node, start: int, *, needs_state: bool) -> int:
+        """How many tokens of ``key`` from ``start``, which is ``anchor``'s end, can be restored: whole pages without a
+        hole, and a state at their end."""
+        span, at = (anchor.stored, start) if anchor.stored else (self._root, 0)
+        end = len(key) - len(key) % self.page
         usable = start
         while at < end:
             child = span.children.get(key.page(at, self.page))

@@ -16,6 +16,7 @@ import traceback
 from array import array
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import TestCase, mock
@@ -83,6 +84,7 @@ class Pools:
     eviction: str
     track_interval_tokens: int
     prefetch_tokens: int
+    states_per_path: int
     core: str
 
 
@@ -118,13 +120,18 @@ def build(pools: Pools) -> tuple[Any, Any, Any]:
             return PagedTokenToKVPoolAllocator(page_size=pools.page_tokens, **given)
         return TokenToKVPoolAllocator(**given)
 
-    with mock.patch.object(fixtures, "TokenToKVPoolAllocator", allocator):
+    capped = partial(ServerArgs, mamba_max_states_per_path=pools.states_per_path)
+    with (
+        mock.patch.object(fixtures, "TokenToKVPoolAllocator", allocator),
+        mock.patch.object(fixtures, "ServerArgs", capped),
+    ):
         cache, kv, rows = fixtures.build_fixture(config)
     flags: dict[str, Any] = {
         "model_path": "dummy",
         "page_size": pools.page_tokens,
         "mamba_track_interval": pools.track_interval_tokens,
         "mamba_radix_cache_strategy": pools.strategy,
+        "mamba_max_states_per_path": pools.states_per_path,
     }
     if pools.host_ratio:
         flags |= {

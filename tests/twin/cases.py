@@ -21,6 +21,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     eviction: str = "lru"
     track_interval_tokens: int = 64
     prefetch_tokens: int = 64
+    states_per_path: int = -1
     core: str = "rust"
     turn_tokens: int = 300
     """A conversation grows by up to this much a turn."""
@@ -47,6 +48,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
             strategy=StateStrategy(self.strategy),
             write_policy=WritePolicy(self.write_policy),
             eviction=EvictionPolicy(self.eviction),
+            states_per_path=self.states_per_path,
             prefetch_policy=PrefetchPolicy.WAIT_COMPLETE,
             prefetch_tokens=self.prefetch_tokens,
         )
@@ -83,6 +85,8 @@ MORE_CASES = (
         write_policy="write_through_selective",
     ),
     Case(name="hybrid-64-write-back", page_tokens=64, device_tokens=4096, device_slots=32, write_policy="write_back"),
+    Case(name="hybrid-64-path-cap", page_tokens=64, device_tokens=4096, device_slots=32, states_per_path=2),
+    Case(name="hybrid-128", page_tokens=128, device_tokens=8192, device_slots=32, track_interval_tokens=128),
     Case(name="hybrid-1-no-buffer", page_tokens=1, device_tokens=4096, device_slots=32, strategy="no_buffer"),
     Case(name="hybrid-64-python", page_tokens=64, device_tokens=4096, device_slots=32, core="python"),
 )
