@@ -69,11 +69,11 @@ def insert(
     done.node = node
     if tree.has_states:
         _attach_state(tree, node, done, is_new=is_new)
+    if done.took_state:
+        _thin_path(tree, node)
     host.note_splits()
     if _backs_up_after(tree, node, is_new=is_new, counts=length > counted_to):
         host.back_up(host.chain_of(node))
-    if done.took_state:
-        _thin_path(tree, node)
     return done
 
 
