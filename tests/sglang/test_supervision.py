@@ -1,4 +1,5 @@
-"""The real SGLang under ``governor up``: its scheduler killed, the governor killed, and nobody left behind.
+"""The real SGLang under ``governor up``: what must hold of any that it launches, the governor killed, and nobody left
+behind.
 
 One start of the engine, since each costs 20 CPU seconds: the second one is cut short.
 """
@@ -6,55 +7,42 @@ One start of the engine, since each costs 20 CPU seconds: the second one is cut 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from governor.settings import Home
-from serve.process_table import EngineRecord, ProcessTable
+from serve.process_table import ProcessTable
 from serve.scripted import ScriptedEngine
 from serve.sglang_launcher import WORKER_TITLE
-from tests.sglang.engine import ENGINES, installed_engine
-from tests.up import living, until, up
+from tests.launched import (
+    Launch,
+    assert_a_chat_returns_from_l1,
+    assert_a_killed_worker_is_seen,
+    assert_each_tier_serves,
+    assert_the_plan_meets_the_pool,
+    engine_record,
+    launched,
+)
+from tests.sglang.engine import ENGINES, PROFILE, installed_engine
+from tests.up import living, up
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
-_READY_S = 600
+LAUNCH = Launch(profile=PROFILE, environment={"GOVERNOR_ENGINES": str(ENGINES)}, ready_s=600)
 
 
-def record(home: Home) -> EngineRecord:
-    return msgspec.json.decode((home.run / "engine.json").read_bytes(), type=EngineRecord)
-
-
-async def test_killed_scheduler_then_killed_governor(tmp_path: Path) -> None:
-    await asyncio.to_thread(installed_engine)
+async def test_it_serves_from_each_tier_and_leaves_nothing_when_killed(tmp_path: Path) -> None:
+    engine = await asyncio.to_thread(installed_engine)
     home, table = Home(tmp_path / "home"), ProcessTable()
-    async with up(home, "--profile", "sglang-cpu", environment={"GOVERNOR_ENGINES": str(ENGINES)}) as governor:
-        await governor.wait_for_mode("ready", within_s=_READY_S)
-        answer = await governor.chat(max_tokens=4)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["usage"]["completion_tokens"] == 4
-
-        assert not (await governor.state()).alerts  # our plugin has proved its hooks
-
-        first = record(home)
-        workers = table.titled(first, WORKER_TITLE)
-        assert len(workers) == 2  # scheduler and detokenizer, found by what they call themselves
-        members = table.members(first)
-        scheduler = next(pid for pid in workers if pid in table.titled(first, "sglang::scheduler"))
-        os.kill(scheduler, signal.SIGKILL)
-        detail = await governor.wait_for_mode("coming", within_s=30)
-        assert "restart 1 of 5" in detail
-        assert str(scheduler) in detail or "worker" in detail
-        await until(lambda: living(members) == [], within_s=30)
-
-        await until((home.run / "engine.json").exists, within_s=30)
-        second = record(home)
-        assert second.pid != first.pid
+    async with launched(LAUNCH, home) as governor:
+        await assert_a_chat_returns_from_l1(governor)
+        await assert_the_plan_meets_the_pool(governor, LAUNCH, str(engine.model_path))
+        await assert_each_tier_serves(governor, LAUNCH, quick=True)
+        # Scheduler and detokenizer, found by what they call themselves.
+        assert len(table.titled(engine_record(home), WORKER_TITLE)) == 2
+        second = await assert_a_killed_worker_is_seen(governor)
         governor.process.kill()
         await governor.end()
     left = table.members(second)

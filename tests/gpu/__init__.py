@@ -1,0 +1,1 @@
+"""What needs a GPU: ``docs/gpu.md`` says how to run it."""
