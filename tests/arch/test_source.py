@@ -53,7 +53,8 @@ OUR_INITS = [path for path in SOURCES if path.name == "__init__.py" and STAND_IN
 def test_package_only_names_its_parts(path: Path) -> None:
     for node in ast.parse(path.read_text()).body:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        assert is_docstring or isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign), ast.unparse(node)
+        names = isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign)
+        assert is_docstring or names, ast.unparse(node)
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "docs"])
