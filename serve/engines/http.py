@@ -14,7 +14,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from governor.errors import UpstreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from governor.settings import Secret
-from serve.engine import EngineCall
+from serve.engine import Endpoint, EngineCall
 
 _NO_LIMIT = 0
 _DECODABLE = {"gzip", "deflate", "x-gzip"}
@@ -111,12 +111,19 @@ class HttpEngine:
         self._call_headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if fresh_connections:
             self._call_headers["connection"] = "close"
+        credential = {"authorization": f"Bearer {key.reveal()}"} if key else {}
+        self._call_headers |= credential
+        base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._urls = {endpoint: httpx.URL(base_url + endpoint.value) for endpoint in Endpoint}
         t = self._timeouts
+        timeout = httpx.Timeout(t.answer_s, connect=t.connect_s, pool=t.connect_s)
+        self._call_extensions = {"timeout": timeout.as_dict()}
+        self._transport = transport or default_transport(fresh_connections=fresh_connections)
         self._client = httpx.AsyncClient(
-            base_url=base_url.rstrip("/").removesuffix("/v1"),
-            transport=transport or default_transport(fresh_connections=fresh_connections),
-            headers={"authorization": f"Bearer {key.reveal()}"} if key else {},
-            timeout=httpx.Timeout(t.answer_s, connect=t.connect_s, pool=t.connect_s),
+            base_url=base_url,
+            transport=self._transport,
+            headers=credential,
+            timeout=timeout,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             follow_redirects=False,
             trust_env=False,
@@ -124,12 +131,18 @@ class HttpEngine:
 
     @asynccontextmanager
     async def open(self, call: EngineCall) -> AsyncIterator[HttpAnswer]:
-        """See :meth:`serve.engine.Engine.open`."""
+        """See :meth:`serve.engine.Engine.open`.
+
+        Goes to the transport itself: redirects, cookies and authentication flows, which the client would look into for
+        each request, are none of ours.
+        """
         headers = {**self._call_headers, "content-length": str(len(call.body)), **call.headers}
         content = call.body if len(call.body) <= _PIECE_BYTES else _in_pieces(call.body)
-        request = self._client.build_request("POST", call.endpoint.value, content=content, headers=headers)
+        request = httpx.Request(
+            "POST", self._urls[call.endpoint], content=content, headers=headers, extensions=self._call_extensions
+        )
         with translated(self.name):
-            response = await self._client.send(request, stream=True)
+            response = await self._transport.handle_async_request(request)
         try:
             yield HttpAnswer(response, self.name)
         finally:
