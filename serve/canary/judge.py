@@ -41,8 +41,8 @@ _TIE: Final = 1e-6
 
 SWITCH_OFF: Final[Mapping[Tier, str]] = {
     Tier.L1: 'profile: flags."--disable-radix-cache" = true (SGLang: --disable-radix-cache)',
-    Tier.L2: "profile: hicache.enabled = false, and no [l3] backend (SGLang: leave out --enable-hierarchical-cache)",
-    Tier.L3: "profile: no [l3] backend (SGLang: leave out --hicache-storage-backend; while it runs: DELETE "
+    Tier.L2: "governor up --profile P --without l2 (SGLang: leave out --enable-hierarchical-cache)",
+    Tier.L3: "governor up --profile P --without l3 (SGLang: leave out --hicache-storage-backend; while it runs: DELETE "
     "/hicache/storage-backend)",
 }
 _WORST: Final = (Verdict.WRONG, Verdict.EMPTY, Verdict.SERVED, Verdict.SKIPPED)
