@@ -21,7 +21,7 @@ from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.http import Receive, Scope, Send, headers_of
-from governor.gateway.planner import Planner, TurnPlan, check_model
+from governor.gateway.planner import Planner, TurnPlan, check_model, prompt_of
 from governor.gateway.relay import AnswerLimits, Relay
 from governor.gateway.reply import Reply
 from governor.gateway.turn import Turn, TurnBook
@@ -127,8 +127,9 @@ class GenerateRoute:
         if self._endpoint is Endpoint.COUNT_TOKENS:
             await self._relay(turn, reply, request, None, self._call(turn, request.json.body, headers))
             return
-        turn.located = located = s.planner.locate(turn.agent, request, headers)
-        turn.measure = await s.planner.measure(request, located, card, policy)
+        prompt = prompt_of(request)
+        turn.located = located = s.planner.locate(turn.agent, request, prompt, headers)
+        turn.measure = await s.planner.measure(request, prompt, located, card, policy)
         facts = TurnFacts(turn_id=turn.turn_id, agent_class=policy.agent_class, session=located.session_id)
         plan = s.planner.plan(request, turn.measure, policy, facts)
         turn.cap = plan.cap

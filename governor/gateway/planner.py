@@ -69,10 +69,10 @@ class Planner:
         if endpoint not in self._engine.capabilities.endpoints:
             raise NotFound(f"The engine ({self._engine.name}) does not offer {endpoint.value}.")
 
-    def locate(self, agent: AgentName, request: GenerationRequest, headers: Mapping[str, str]) -> Located:
+    def locate(
+        self, agent: AgentName, request: GenerationRequest, prompt: PromptParts, headers: Mapping[str, str]
+    ) -> Located:
         """Session and shape of the prompt; remembers it as sent."""
-        messages = _all_messages(request)
-        tools = None if request.tools is None else bytes(request.tools)
         first_user = next(
             (raw for raw, role in zip(request.messages, request.roles, strict=True) if role == "user"), None
         )
@@ -80,16 +80,18 @@ class Planner:
         session = client_session_id(
             headers, request.cache_key, text_of(first_user), text_of(request.system or leading_system)
         )
-        head = digest_head(f"{request.endpoint.value} {request.model}", tools)  # each dialect is rendered its own way
-        return self._sessions.locate(agent, head, messages, session, tools=tools, trace=trace_id(headers))
+        dialect = f"{request.endpoint.value} {request.model}"  # each is rendered in its own way
+        head = digest_head(dialect, prompt.tools)
+        trace = trace_id(headers)
+        return self._sessions.locate(agent, head, prompt.messages, session, tools=prompt.tools, trace=trace)
 
     async def measure(
-        self, request: GenerationRequest, located: Located | None, card: ModelCard, policy: Policy
+        self, request: GenerationRequest, prompt: PromptParts, located: Located, card: ModelCard, policy: Policy
     ) -> Measure:
         """What the turn is and how large; asks the engine to count only when the cap depends on it. Raises nothing."""
         kind = turn_kind(request)
         window = effective_window(card.window_tokens, policy)
-        count = await self._count(request, located)
+        count = await self._count(prompt, located)
         wanted, _ = wanted_cap(policy, kind, request.requested_cap)
         tight = window is not None and count.upper + wanted > window
         if tight and not count.exact and self._engine.capabilities.counts_prompts:
@@ -111,16 +113,10 @@ class Planner:
         edits = edit(request, cap, policy.request, self._engine.capabilities, policy.output.thinking, facts)
         return TurnPlan(measure=measure, cap=cap, edits=edits)
 
-    async def _count(self, request: GenerationRequest, located: Located | None) -> TokenCount:
+    async def _count(self, prompt: PromptParts, located: Located) -> TokenCount:
         """Counted here, or in a thread while other turns go on, where much of the prompt was not counted before."""
-        parts = PromptParts(
-            messages=_all_messages(request),
-            tools=None if request.tools is None else bytes(request.tools),
-            known=located.known if located else None,
-            digests=located.digests if located else None,
-        )
-        new = parts.messages[located.shared_messages if located else 0 :]
-        if sum(map(len, new)) < _MUCH_TEXT_BYTES:
+        parts = msgspec.structs.replace(prompt, known=located.known, digests=located.digests)
+        if sum(map(len, prompt.messages[located.shared_messages :])) < _MUCH_TEXT_BYTES:
             return self._counter.count(parts)
         return await asyncio.to_thread(self._counter.count, parts)
 
@@ -130,7 +126,10 @@ class Planner:
         self._sessions.record(located, prompt_tokens=prompt_tokens)
 
 
-def _all_messages(request: GenerationRequest) -> list[bytes]:
-    """Messages with the system prompt first, wherever the dialect keeps it."""
+def prompt_of(request: GenerationRequest) -> PromptParts:
+    """The prompt as raw JSON, the system prompt first, wherever the dialect keeps it."""
     messages = [bytes(raw) for raw in request.messages]
-    return messages if request.system is None else [bytes(request.system), *messages]
+    return PromptParts(
+        messages=messages if request.system is None else [bytes(request.system), *messages],
+        tools=None if request.tools is None else bytes(request.tools),
+    )

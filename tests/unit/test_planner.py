@@ -6,7 +6,7 @@ import threading
 
 import msgspec
 
-from governor.gateway.planner import Planner
+from governor.gateway.planner import Planner, prompt_of
 from governor.policy.model import Policy
 from governor.tokens.chain import SessionIndex
 from governor.tokens.model import PromptParts
@@ -39,8 +39,9 @@ async def test_much_new_text_is_counted_in_a_thread_and_a_conversation_that_grew
     async def plan() -> None:
         body = msgspec.json.encode({"model": "m", "messages": messages})
         request = parse(Endpoint.CHAT, body)
-        located = planner.locate(AgentName("alice"), request, {})
-        measure = await planner.measure(request, located, ModelCard(id="m", window_tokens=1 << 20), Policy())
+        prompt = prompt_of(request)
+        located = planner.locate(AgentName("alice"), request, prompt, {})
+        measure = await planner.measure(request, prompt, located, ModelCard(id="m", window_tokens=1 << 20), Policy())
         assert measure.count.tokens > 100_000
 
     await plan()
