@@ -100,8 +100,8 @@ class Tiers:
         return request
 
     def extend(self, request: Request, tokens: int) -> None:
-        """Prefill the next ``tokens`` of its context. Raises :class:`OutOfTokens`, :class:`OutOfSlots`; what was made
-        room for then stays free, the request as it was."""
+        """Prefill the next ``tokens`` of its context. Raises :class:`OutOfTokens`, :class:`OutOfSlots`; the request
+        has then what it had, or its states besides, and may try again."""
         settings = self.settings
         missing = settings.slots_per_request - request.slots
         if missing > 0:
@@ -286,8 +286,6 @@ class Tiers:
         """Insert the context up to ``tokens`` and hold it there; whether the tree took the state."""
         settings = self.settings
         key = request.key.cut(0, settings.page_floor(tokens))
-        if len(key) == 0:
-            return False
         done = insert(
             self.tree,
             self.host,

@@ -41,6 +41,8 @@ def insert(
     node.priority = max(node.priority, priority)
     done = Inserted(node)
     at, length = 0, len(key)
+    if length == 0:
+        return done
     while at < length:
         child = node.children.get(key.page(at, tree.page))
         if child is None:

@@ -7,6 +7,7 @@ components ``full.py`` and ``mamba.py``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from serve.twin.tiers_key import Key
@@ -75,7 +76,7 @@ class Tree:
         self._clock = 1.0
         self._numbers = 0
         self._tokens_of_locks = 0
-        self.root = Node(0, None, Key(), 0, 0.0)
+        self.root = Node(0, None, Key(), -sys.maxsize, 0.0)
         self.root.device = True
         self.root.locks = 1
 

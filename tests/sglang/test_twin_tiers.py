@@ -1,6 +1,6 @@
 """The twin's tiers against SGLang's own cache classes, answer by answer.
 
-All steps together are about 11,000; ``python -m tests.sglang.oracle`` plays 10,000 on each configuration.
+All steps together are about 12,000; ``python -m tests.sglang.oracle`` plays 10,000 on each configuration.
 """
 
 from __future__ import annotations

@@ -28,11 +28,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int = 1200
     chunk_tokens: int = 256
     running: int = 3
+    slow_copies: bool = False
+    """Copies between tiers are hardly ever finished."""
     contexts: int = 16
     """That agents may come back to."""
 
     def pools(self) -> bytes:
-        kept = ("name", "turn_tokens", "context_tokens", "chunk_tokens", "running", "contexts")
+        kept = ("name", "turn_tokens", "context_tokens", "chunk_tokens", "running", "contexts", "slow_copies")
         return msgspec.json.encode({k: v for k, v in msgspec.structs.asdict(self).items() if k not in kept})
 
     def settings(self, sizes: dict[str, int], storage_tokens: int | None = None) -> TierSettings:
@@ -87,6 +89,16 @@ MORE_CASES = (
     Case(name="hybrid-64-write-back", page_tokens=64, device_tokens=4096, device_slots=32, write_policy="write_back"),
     Case(name="hybrid-64-path-cap", page_tokens=64, device_tokens=4096, device_slots=32, states_per_path=2),
     Case(name="hybrid-128", page_tokens=128, device_tokens=8192, device_slots=32, track_interval_tokens=128),
+    Case(name="dense-64-slow-copies", page_tokens=64, device_tokens=4096, slow_copies=True, running=6, contexts=8),
+    Case(
+        name="hybrid-64-slow-copies",
+        page_tokens=64,
+        device_tokens=4096,
+        device_slots=48,
+        slow_copies=True,
+        running=6,
+        contexts=8,
+    ),
     Case(name="hybrid-1-no-buffer", page_tokens=1, device_tokens=4096, device_slots=32, strategy="no_buffer"),
     Case(name="hybrid-64-python", page_tokens=64, device_tokens=4096, device_slots=32, core="python"),
 )

@@ -99,11 +99,11 @@ class Play:
         self.numbers = 0
 
     def operations(self) -> Iterator[Operation]:
+        settles, prefetches = (12, 12) if self.case.slow_copies else (160, 60)
+        names = ("match", "admit", "run", "settle", "evict", "prefetch", "retract", "flush")
+        weights = (240, 200, 800, settles, 20, prefetches, 10, 3)
         while True:
-            name = self.random.choices(
-                ("match", "admit", "run", "settle", "evict", "prefetch", "retract", "flush"),
-                (240, 200, 800, 160, 20, 60, 10, 3),
-            )[0]
+            name = self.random.choices(names, weights)[0]
             yield from getattr(self, f"_{name}")()
 
     def _words(self, tokens: int) -> Key:
@@ -141,7 +141,7 @@ class Play:
         self.numbers += 1
         number = self.numbers
         self._remember(prompt)
-        if self.case.has_storage and self.random.random() < 0.5:
+        if self.case.has_storage and self.random.random() < (0.05 if self.case.slow_copies else 0.5):
             yield ["settle"]
             yield ["prefetch", _json(prompt)]
             if tiers.available_tokens < len(prompt) + 256 or not self._has_slots():
