@@ -115,8 +115,7 @@ async def assert_a_killed_worker_is_seen(governor: Up) -> EngineRecord:
     members, schedulers = table.members(first), table.titled(first, _SCHEDULER_TITLE)
     victim = max(schedulers)
     os.kill(victim, signal.SIGKILL)
-    detail = await governor.wait_for_mode("coming", within_s=60)
-    assert "restart 1 of 5" in detail
+    detail = await governor.wait_for_mode("coming", within_s=60, saying="restart 1 of 5")
     assert str(victim) in detail or "worker" in detail
     await until(lambda: living(members) == [], within_s=60)
     await until(lambda: _is_another(home, first), within_s=60)

@@ -52,12 +52,14 @@ class Up:
             answer = await client.get("/governor/state")
         return msgspec.json.decode(answer.raise_for_status().content, type=Snapshot)
 
-    async def wait_for_mode(self, mode: str, within_s: float = 30.0) -> str:
-        """Until the engine is in this mode; its detail."""
+    async def wait_for_mode(self, mode: str, within_s: float = 30.0, *, saying: str = "") -> str:
+        """Until the engine is in this mode and its detail has these words; the detail."""
         async with asyncio.timeout(within_s):
-            while (engine := (await self.state()).engine).mode != mode:  # noqa: ASYNC110 - it is another process
+            while True:
+                engine = (await self.state()).engine
+                if engine.mode == mode and saying in engine.detail:
+                    return engine.detail
                 await asyncio.sleep(0.05)
-        return engine.detail
 
     async def wait_for_alert(self, text: str, within_s: float = 15.0) -> None:
         async with asyncio.timeout(within_s):

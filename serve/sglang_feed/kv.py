@@ -18,6 +18,8 @@ from serve.sglang_feed.events import FeedEvent, KvReset
 from serve.sglang_feed.messages import KvBatch, Unreadable, read_batch
 
 _REPLAY_S = 5.0
+_QUIET_MS = 1000
+"""After a silence of this length the publisher is asked once for what was missed."""
 _MAX_QUEUED = 100_000
 _RECONNECT_MS = 200
 
@@ -58,8 +60,14 @@ class KvFeed:
         poller = zmq.asyncio.Poller()
         poller.register(live, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
+        settled = True
         while True:
-            ready = dict(await poller.poll())
+            ready = dict(await poller.poll(None if settled else _QUIET_MS))
+            if not ready:  # the last batch before a silence may be lost, and no later one shows the gap
+                await self._catch_up(context)
+                settled = True
+                continue
+            settled = False
             if monitor in ready:
                 parse_monitor_message(await monitor.recv_multipart())
                 await self._begin(context, "connected to the engine")

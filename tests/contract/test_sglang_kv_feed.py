@@ -169,6 +169,15 @@ async def test_a_batch_that_cannot_be_read_is_a_reset_and_not_the_end() -> None:
         assert any("odd batch" in reason for reason in heard.resets)
 
 
+async def test_a_loss_before_a_silence_is_made_good() -> None:
+    """No later batch shows the gap."""
+    async with fed() as (publishing, heard):
+        await settled(publishing, heard, 0)
+        await publishing.tell("lose 3")
+        await heard.until(lambda: heard.pages == [0, 1, 2, 3])
+        assert len(heard.resets) == 1
+
+
 @pytest.mark.parametrize("count", [3000])
 async def test_a_burst_arrives_whole(count: int) -> None:
     async with fed(keep=10_000, before="send 1") as (publishing, heard):

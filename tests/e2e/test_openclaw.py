@@ -15,7 +15,13 @@ from governor.types import PromptShape, TurnKind, TurnState
 from serve.engine import Endpoint
 from serve.scripted import CallKind, Knobs, ScriptedEngine
 from tests.e2e.clients import processes
-from tests.e2e.clients.openclaw import OpenClawAgent, OpenClawDaemon, OpenClawProgram, openclaw_daemon
+from tests.e2e.clients.openclaw import (
+    OpenClawAgent,
+    OpenClawDaemon,
+    OpenClawProgram,
+    OpenClawResult,
+    openclaw_daemon,
+)
 from tests.e2e.seen import BIG_COMMAND, SUMMARY, agent_calls, body_of, call, calls_of, text_of, tool_outputs
 from tests.harness import Governed, governed
 
@@ -29,6 +35,7 @@ APIS = {
     "delta": "anthropic-messages",
 }
 """Agents of the daemon, each with a key of its own."""
+_ATTEMPTS = 3
 
 
 @dataclass
@@ -48,6 +55,19 @@ class Setup:
         async with ScriptedEngine(calls=scripts, knobs=knobs, port=self.engine_port) as engine:
             await engine.wait_for(lambda: self.governor.governor.watch.mode is EngineMode.READY)
             yield engine
+
+    @asynccontextmanager
+    async def asked(
+        self, script: Sequence[str], agent: str, message: str
+    ) -> AsyncIterator[tuple[ScriptedEngine, OpenClawResult]]:
+        """An engine, and an agent's answer in a new session. Asked anew, in another one, when OpenClaw stumbled."""
+        for attempt in range(_ATTEMPTS):
+            async with self.engine(script) as engine:
+                result = await self.daemon.ask(agent, f"tools-{attempt}", message)
+                if not result.stumbled or attempt == _ATTEMPTS - 1:
+                    yield engine, result
+                    return
+            await self.new_turns()
 
     async def new_turns(self) -> list[tuple[StoredTurn, TurnClosed]]:
         """Turns since the last call with their ends, oldest first. Reviews are left out: they come when they like."""
@@ -175,9 +195,7 @@ async def test_cut_stream_is_asked_for_again(setup: Setup) -> None:
     [("gamma", Endpoint.RESPONSES, "max_output_tokens"), ("delta", Endpoint.MESSAGES, "max_tokens")],
 )
 async def test_other_apis_do_a_tool_round_trip(setup: Setup, agent: str, endpoint: Endpoint, cap_field: str) -> None:
-    async with setup.engine([call("exec", "echo one-$((40+2))"), "say:done"]) as engine:
-        result = await setup.daemon.ask(agent, "tools", "Print one.")
-
+    async with setup.asked([call("exec", "echo one-$((40+2))"), "say:done"], agent, "Print one.") as (engine, result):
         assert (result.text, result.failed) == ("done", False)
         calls = agent_calls(engine)
         assert [(hit.path, hit.status) for hit in calls] == [(endpoint.value, 200)] * 2

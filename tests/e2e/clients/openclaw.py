@@ -85,6 +85,11 @@ class OpenClawResult:
         return self.exit_code != 0
 
     @property
+    def stumbled(self) -> bool:
+        """OpenClaw lost a race of its own: closing an agent's database worker failed, seen on a loaded machine."""
+        return self.failed and "Agent database cleanup failed" in self.text
+
+    @property
     def session_id(self) -> str | None:
         found = self.report.get("result", {}).get("meta", {}).get("agentMeta", {}).get("sessionId")
         return found if isinstance(found, str) else None
