@@ -7,6 +7,7 @@ event was; it never raises on odd input, it counts it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import Any
 
@@ -173,7 +174,7 @@ def _content_size(content: Any) -> int:
     return _size(content)
 
 
-class _NamedReader:
+class _NamedReader(ABC):
     """Dialects whose events carry their own ``type``."""
 
     def __init__(self) -> None:
@@ -199,8 +200,9 @@ class _NamedReader:
             return Seen.CONTENT
         return seen
 
+    @abstractmethod
     def _on_event(self, event: dict[str, Any]) -> Seen:
-        raise NotImplementedError
+        """Take one event of the dialect."""
 
     def _on_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
