@@ -6,8 +6,8 @@ event was; it never raises on odd input, it counts it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
 
