@@ -33,6 +33,7 @@ class SglangShaped:
         self.app = Starlette(
             routes=[
                 Route("/server_info", self._info),
+                Route("/v1/models", self._models),
                 Route("/metrics", self._figures),
                 Route("/generate", self._generate, methods=["POST"]),
                 Route("/flush_cache", self._flush, methods=["POST"]),
@@ -58,6 +59,10 @@ class SglangShaped:
                 "sleep_on_idle": False,
             }
         )
+
+    async def _models(self, _request: Request) -> Response:
+        facts = await self._engine.facts()
+        return _json({"object": "list", "data": [{"id": "tiers", "max_model_len": facts.window_tokens}]})
 
     async def _figures(self, _request: Request) -> Response:
         if not self._metrics:
@@ -118,9 +123,9 @@ class SglangShaped:
         yield b"data: [DONE]\n\n"
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[str]:
+    def running(self, port: int | None = None) -> Iterator[str]:
         """Serves while inside; its URL."""
-        port = free_port()
+        port = port or free_port()
         server = uvicorn.Server(uvicorn.Config(self.app, port=port, log_level="error", lifespan="off"))
         thread = threading.Thread(target=server.run)
         thread.start()

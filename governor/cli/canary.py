@@ -11,8 +11,9 @@ from rich.markup import escape
 
 from governor.cli.console import Exit, err, fail, milliseconds, out, plain_table, print_json, shown, told_errors
 from governor.cli.options import HomeOption, JsonOption
-from governor.cli.status import the_running
+from governor.cli.status import the_running, wait_until_ready
 from governor.errors import UpstreamError
+from governor.instance import RunNote
 from governor.settings import Secret
 from serve.canary import NoRoom, Report, Verdict, run_canary
 from serve.canary.http import SglangCanary
@@ -40,9 +41,7 @@ def canary(
     governor canary --url http://127.0.0.1:30000 --quick
     """
     with told_errors():
-        engine_url = url or the_running(home).engine_url
-    if engine_url is None:
-        fail("the running governor does not say where its engine is; give --url", Exit.USAGE)
+        engine_url = url or _engine_of(the_running(home))
     key = os.environ.get(key_env)
     try:
         report = asyncio.run(_run(engine_url, Secret(key) if key else None, quick))
@@ -56,6 +55,14 @@ def canary(
         _print(report)
     if not report.passed:
         raise SystemExit(int(Exit.FAILED))
+
+
+def _engine_of(note: RunNote) -> str:
+    """Where the running governor's engine is, once it answers."""
+    if note.engine_url is None:
+        fail("the running governor does not say where its engine is; give --url", Exit.USAGE)
+    wait_until_ready(note)
+    return note.engine_url
 
 
 async def _run(url: str, key: Secret | None, quick: bool) -> Report:

@@ -10,7 +10,7 @@ import typer
 from governor.cli.console import Exit, err, fail, told_errors
 from governor.cli.options import HomeOption
 from governor.cli.owner import read_owner_key
-from governor.cli.status import the_running
+from governor.cli.status import the_running, wait_until_ready
 
 if TYPE_CHECKING:
     import openai
@@ -37,6 +37,7 @@ def chat(
         key = read_owner_key(home)
         if key is None:
             fail("the owner's key is gone; restart the governor to get a new one", Exit.USAGE)
+        wait_until_ready(note)
         client = openai.OpenAI(base_url=note.url + "/v1", api_key=key.reveal(), max_retries=0, timeout=3600)
         history: list[ChatCompletionMessageParam] = []
         if system:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from governor import instance
-from governor.cli.console import Exit, fail, milliseconds, out, plain_table, print_json, shown, told_errors
+from governor.cli.console import Exit, err, fail, milliseconds, out, plain_table, print_json, shown, told_errors
 from governor.cli.options import HomeOption, JsonOption
 from governor.instance import RunNote
 from governor.settings import Home
@@ -23,6 +23,7 @@ from governor.types import TurnState
 
 _ASK_S = 5.0
 _STOP_POLL_S = 0.1
+_READY_POLL_S = 0.3
 
 
 def the_running(home: Home) -> RunNote:
@@ -43,6 +44,24 @@ def ask(note: RunNote, path: str) -> bytes:
     if answer.status_code != httpx.codes.OK:
         fail(f"the governor answered {answer.status_code} to {path}", Exit.FAILED)
     return answer.content
+
+
+def wait_until_ready(note: RunNote) -> None:
+    """Wait, telling why, while the running governor's engine comes; the end of the command when it is down.
+
+    Has no limit of its own: the supervisor has one for each start, and for the number of starts.
+    """
+    told = ""
+    while True:
+        engine = msgspec.json.decode(ask(note, "/governor/state"), type=Snapshot).engine
+        if engine.mode == "ready":
+            return
+        if engine.mode == "down":
+            fail(f"the engine is down: {engine.detail}", Exit.ENGINE)
+        if engine.detail != told:
+            told = engine.detail
+            err.print(f"[dim]waiting for the engine: {escape(told)}[/]")
+        time.sleep(_READY_POLL_S)
 
 
 def status(home: HomeOption, as_json: JsonOption = False) -> None:

@@ -79,6 +79,18 @@ async def test_the_running_governors_engine_is_taken(tmp_path: Path) -> None:
     assert "L3 SERVED" in done.stdout
 
 
+async def test_an_engine_that_is_still_coming_is_waited_for(tmp_path: Path) -> None:
+    port = free_port()
+    async with up(Home(tmp_path), "--upstream", f"http://127.0.0.1:{port}"):
+        asked = asyncio.create_task(asyncio.to_thread(run, tmp_path))
+        await asyncio.sleep(0.5)
+        with SglangShaped(TierEngine(FACTS)).running(port):
+            done = await asked
+    assert done.exit_code == 0, done.output
+    assert "waiting for the engine" in done.stderr
+    assert "L3 SERVED" in done.stdout
+
+
 def test_a_governor_that_does_not_say_where_its_engine_is(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with instance.only_instance(home):
