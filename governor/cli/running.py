@@ -50,7 +50,6 @@ async def _up(options: UpOptions) -> None:
     home = options.home
     token = instance.new_admin_token()
     stop = asyncio.Event()
-    home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     with instance.only_instance(home):
         _log_to_file(home, options, token)
         _stop_on_signals(stop)

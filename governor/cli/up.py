@@ -90,6 +90,7 @@ def up(
         verbose=verbose,
     )
     with told_errors():
+        home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if detach:
             _detach(home)
         else:

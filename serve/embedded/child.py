@@ -56,7 +56,7 @@ def serve(config: EmbeddedConfig) -> None:
     params.cpuparams.n_threads, params.cpuparams_batch.n_threads = config.thread_counts()
     params.cache_ram_mib = config.cache_ram_mib
     if config.slot_save_path:
-        Path(config.slot_save_path).mkdir(parents=True, exist_ok=True)
+        Path(config.slot_save_path).mkdir(mode=0o700, parents=True, exist_ok=True)  # KV can be read back as prompts
         params.slot_save_path = config.slot_save_path.rstrip("/") + "/"
     if config.chat_template_path:
         params.chat_template = Path(config.chat_template_path).read_text(encoding="utf-8")

