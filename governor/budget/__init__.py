@@ -1,0 +1,1 @@
+"""How much the engine can hold, and who holds it. Pure."""

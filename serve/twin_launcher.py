@@ -1,0 +1,1 @@
+"""Starts the twin as an engine of a governor."""
