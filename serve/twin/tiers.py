@@ -16,6 +16,7 @@ from serve.twin.tiers_insert import insert
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_load import Loads
 from serve.twin.tiers_model import BrokenBooks, OutOfSlots, StateStrategy, Tier, TierSettings
+from serve.twin.tiers_observer import TiersObserver
 from serve.twin.tiers_prefetch import Prefetch, Prefetches
 from serve.twin.tiers_request import Request
 from serve.twin.tiers_storage import Storage
@@ -49,10 +50,14 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 class Tiers:
     """One engine's prefix cache."""
 
-    def __init__(self, settings: TierSettings, storage: Storage | None = None) -> None:
+    def __init__(
+        self, settings: TierSettings, storage: Storage | None = None, observer: TiersObserver | None = None
+    ) -> None:
         """``storage``: what an engine before this one has left in the same folder."""
         self.settings = settings
+        self.observer = observer
         self.storage = storage or Storage(settings)
+        self.storage.observer = observer
         self.requests: list[Request] = []
         self.flush()
 
@@ -60,11 +65,13 @@ class Tiers:
         """Forget L1 and L2, as ``/flush_cache`` does. Raises :class:`BrokenBooks` while requests run."""
         if self.requests:
             raise BrokenBooks(f"{len(self.requests)} requests run")
-        self.tree = Tree(self.settings)
+        self.tree = Tree(self.settings, self.observer)
         self.host = HostTier(self.tree, self.storage)
         self.device = DeviceTier(self.tree, self.host)
         self.loads = Loads(self.tree, self.device)
         self.prefetches = Prefetches(self.tree, self.host)
+        if self.observer is not None:
+            self.observer.cleared()
 
     # Looking
 
@@ -117,17 +124,18 @@ class Tiers:
 
     def checkpoint(self, request: Request) -> None:
         """After each chunk of a prefill: give the tree what it can be resumed from. Raises :class:`OutOfSlots`."""
-        if not self.settings.has_states:
-            self._give(request, request.computed_tokens)
-            return
         at = request.computed_tokens
-        if self.settings.strategy is StateStrategy.EXTRA_BUFFER:
+        if self.settings.has_states and self.settings.strategy is StateStrategy.EXTRA_BUFFER:
             at = min(at, request.state_at or 0)
-        if at > 0:
+        if not self.settings.has_states:
+            self._give(request, at)
+        elif at > 0:
             self.device.take_states(1)
             if not self._give(request, at):
                 self.device.give_states(1)
         request.state_at = request.previous_state_at = None
+        if self.observer is not None:
+            self.observer.prefilled()
 
     def decode(self, request: Request, output: Key) -> None:
         """Write ``output`` behind the context, one token a step. Raises :class:`OutOfTokens` before the first token
@@ -223,6 +231,14 @@ class Tiers:
     def _walk(self, key: Key) -> Walk:
         walk = self.tree.match(key)
         self.host.note_splits()
+        if self.observer is not None:
+            self.observer.matched(
+                key,
+                kv_tokens=walk.kv_tokens,
+                usable_tokens=walk.best_tokens,
+                device_tokens=walk.device_tokens,
+                host_tokens=walk.host_tokens,
+            )
         return walk
 
     def _take_state_for(self, request: Request, walk: Walk) -> None:

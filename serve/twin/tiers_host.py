@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 
-from serve.twin.tiers_model import TierSettings
+from serve.twin.tiers_model import Tier, TierSettings
 from serve.twin.tiers_node import Node
+from serve.twin.tiers_observer import StateCause, TiersObserver
 from serve.twin.tiers_storage import Storage
 from serve.twin.tiers_tree import Lock, Tree
 
@@ -186,6 +187,8 @@ class HostTier:
         """The copy is made: L1 may drop the node, and L3 gets it too."""
         self.note_splits()
         write = self.writes.pop(number)
+        if self.tree.observer is not None:
+            _tell_copied(self.tree.observer, write)
         for node in write.nodes:
             if node.write == number:
                 node.write = None
@@ -203,6 +206,16 @@ class HostTier:
     def _store(self, node: Node) -> None:
         if not node.host:
             return
+        if self.tree.observer is not None:
+            self.tree.observer.storage_written(node, has_state=node.state_host)
         self.storage.put(node, has_state=node.state_host)
         self._storage_number += 1
         self.storage_writes[self._storage_number] = (node, self.tree.lock_host(node))
+
+
+def _tell_copied(observer: TiersObserver, write: Write) -> None:
+    """Also of KV that was there before, when only the state was copied (``finish_write_through``)."""
+    for node in write.nodes:
+        observer.kv_stored(node, Tier.L2)
+    if write.states:
+        observer.state_stored(write.nodes[-1], Tier.L2, StateCause.BACKED_UP)

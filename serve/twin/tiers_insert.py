@@ -5,6 +5,7 @@ from __future__ import annotations
 from serve.twin.tiers_host import HostTier
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_node import Node
+from serve.twin.tiers_observer import StateCause
 from serve.twin.tiers_tree import Tree
 
 
@@ -83,7 +84,7 @@ def _attach_state(tree: Tree, node: Node, done: Inserted, *, is_new: bool) -> No
     if node.state_device:
         tree.state_order.touch(node)
     else:
-        tree.put_state(node)
+        tree.put_state(node, StateCause.STORED)
         done.took_state = True
     if not is_new:
         node.access = tree.tick()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from serve.twin.tiers_device import DeviceTier
 from serve.twin.tiers_model import OutOfSlots
 from serve.twin.tiers_node import Node
+from serve.twin.tiers_observer import StateCause
 from serve.twin.tiers_tree import Lock, Tree
 
 
@@ -59,7 +60,7 @@ class Loads:
                 each.load = node.number
             tree.put_device(each)
         if has_state:
-            tree.put_state(node)
+            tree.put_state(node, StateCause.RESTORED)
         tree.update_leaf(node)
         load = Load(node, tree.lock(node), host_lock, tokens, int(has_state))
         self.running[load.number] = load

@@ -11,16 +11,22 @@ from serve.twin.tiers_model import BrokenBooks
 class Stored:
     """Consecutive pages of one chain. ``missing`` counts those that have fallen from its front."""
 
-    __slots__ = ("children", "has_state", "key", "missing", "tokens")
+    __slots__ = ("children", "has_state", "key", "missing", "parent", "tokens")
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, parent: Stored | None = None) -> None:
         self.key = key
+        self.parent = parent
         self.tokens = len(key)
         self.missing = len(key)
         """Tokens; all of them in a span that was only walked through."""
         self.has_state = False
         """At the end of the span."""
         self.children: dict[Hashable, Stored] = {}
+
+    @property
+    def path(self) -> Key:
+        """From the context's first token to the span's last."""
+        return _path(self)
 
 
 class Node:
@@ -107,11 +113,25 @@ class Node:
         return tokens
 
     @property
+    def path(self) -> Key:
+        """From the context's first token to the node's last."""
+        return _path(self)
+
+    @property
     def is_locked(self) -> bool:
         return self.locks > 0 or self.state_locks > 0 or self.host_locks > 0 or self.state_host_locks > 0
 
     def _places(self) -> tuple[bool, bool, bool, bool]:
         return self.device, self.host, self.state_device, self.state_host
+
+
+def _path(end: Node | Stored) -> Key:
+    parts: list[Key] = []
+    at: Node | Stored | None = end
+    while at is not None:
+        parts.append(at.key)
+        at = at.parent
+    return Key(run for part in reversed(parts) for run in part.runs)
 
 
 class _Place:

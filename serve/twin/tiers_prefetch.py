@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from serve.twin.tiers_host import HostTier
 from serve.twin.tiers_key import Key
-from serve.twin.tiers_model import PrefetchPolicy
+from serve.twin.tiers_model import PrefetchPolicy, Tier
 from serve.twin.tiers_node import Node
+from serve.twin.tiers_observer import StateCause
 from serve.twin.tiers_tree import Lock, Tree, Walk
 
 
@@ -79,6 +80,8 @@ class Prefetches:
                 prefetch.key, prefetch.anchor, prefetch.start, needs_state=settings.has_states
             )
         found = prefetch.found_tokens
+        if tree.observer is not None:
+            tree.observer.storage_found(prefetch.key, prefetch.start, found)
         if found < settings.prefetch_at_least:
             self._end(prefetch)
             return 0
@@ -113,6 +116,9 @@ class Prefetches:
         tree.free_host_tokens += keeps - gained
         if self.settings.has_states:
             self._attach_state(node)
+        if tree.observer is not None:
+            has_state = self.settings.has_states
+            tree.observer.storage_loaded(prefetch.key, prefetch.start, keeps, has_state=has_state)
         self._end(prefetch)
         return gained
 
@@ -135,6 +141,8 @@ class Prefetches:
         node.state_host = True
         if not node.state_device and node not in tree.host_state_order:
             tree.host_state_order.add(node)
+        if tree.observer is not None:
+            tree.observer.state_stored(node, Tier.L2, StateCause.LOADED)
 
     def _insert(self, prefetch: Prefetch, tokens: int) -> tuple[int, Node | None]:
         """Hang what was read below the anchor; tokens of it that L2 did not have, and the node at its end."""
@@ -157,6 +165,8 @@ class Prefetches:
                 tree.update_leaf(node)
                 tree.update_leaf(node.above)
                 tree.update_duplicate(node)
+                if tree.observer is not None:
+                    tree.observer.kv_stored(node, Tier.L2)
         self.host.note_splits()
         if at == end:
             return gained, node if node.host else None
@@ -167,6 +177,8 @@ class Prefetches:
         node.host = True
         tree.update_leaf(node)
         tree.update_leaf(parent)
+        if tree.observer is not None:
+            tree.observer.kv_stored(node, Tier.L2)
         return gained + end - at, node
 
     def _touch(self, node: Node) -> None:

@@ -8,10 +8,12 @@ what lies behind a hole cannot be reached (``storage/file/lru_file_evictor.py``)
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_model import TierSettings
 from serve.twin.tiers_node import Node, Stored
+from serve.twin.tiers_observer import TiersObserver
 
 
 class Storage:
@@ -21,6 +23,7 @@ class Storage:
         self.page = settings.page_tokens
         self.limit = settings.storage_tokens
         self.state_tokens = settings.storage_state_tokens
+        self.observer: TiersObserver | None = None
         self.used_tokens = 0
         """States included, each as ``storage_state_tokens``."""
         self._root = Stored(Key())
@@ -65,13 +68,21 @@ class Storage:
             span = child
         return usable - start
 
+    def walk_spans(self) -> Iterator[Stored]:
+        """All, a parent before its children."""
+        stack = list(self._root.children.values())
+        while stack:
+            span = stack.pop()
+            yield span
+            stack.extend(span.children.values())
+
     def _reach(self, span: Stored, key: Key, *, fills: bool) -> Stored:
         """The span that ends where ``key`` ends, made where it is not there."""
         at = 0
         while at < len(key):
             child = span.children.get(key.page(at, self.page))
             if child is None:
-                child = Stored(key.cut(at, len(key)))
+                child = Stored(key.cut(at, len(key)), span)
                 span.children[key.page(at, self.page)] = child
                 same = child.tokens
             else:
@@ -89,7 +100,8 @@ class Storage:
         return span
 
     def _split(self, parent: Stored, lower: Stored, tokens: int) -> Stored:
-        upper = Stored(lower.key.cut(0, tokens))
+        upper = Stored(lower.key.cut(0, tokens), parent)
+        lower.parent = upper
         parent.children[lower.key.page(0, self.page)] = upper
         upper.missing = min(lower.missing, tokens)
         lower.key = lower.key.cut(tokens, lower.tokens)
@@ -107,10 +119,14 @@ class Storage:
             oldest = next(iter(self._order))
             excess = self.used_tokens - self.limit
             fallen = min(oldest.tokens - oldest.missing, -(-excess // self.page) * self.page)
+            start = oldest.missing
             oldest.missing += fallen
             self.used_tokens -= fallen
+            drops_state = oldest.missing == oldest.tokens and oldest.has_state
             if oldest.missing == oldest.tokens:
                 del self._order[oldest]
-                if oldest.has_state:
-                    oldest.has_state = False
-                    self.used_tokens -= self.state_tokens
+            if drops_state:
+                oldest.has_state = False
+                self.used_tokens -= self.state_tokens
+            if self.observer is not None:
+                self.observer.storage_dropped(oldest, start, oldest.missing, has_state=drops_state)

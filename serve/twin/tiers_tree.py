@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterator
 
 from serve.twin.tiers_key import Key
-from serve.twin.tiers_model import EvictionPolicy, TierSettings
+from serve.twin.tiers_model import EvictionPolicy, Tier, TierSettings
 from serve.twin.tiers_node import Node, UseOrder
+from serve.twin.tiers_observer import StateCause, TiersObserver
 
 _PARENT_OLDER = 1e-5
 """A match makes each node this much older than its child (``unified_tree_core.py``, ``_match_post_processor``)."""
@@ -51,8 +52,9 @@ class Walk:
 class Tree:
     """Books and structure. Nothing here decides what to evict."""
 
-    def __init__(self, settings: TierSettings) -> None:
+    def __init__(self, settings: TierSettings, observer: TiersObserver | None = None) -> None:
         self.settings = settings
+        self.observer = observer
         self.page = settings.page_tokens
         self.has_states = settings.has_states
         self.has_host = settings.has_host
@@ -177,6 +179,8 @@ class Tree:
         self.update_leaf(upper)
         self.update_leaf(child)
         self.update_duplicate(upper)
+        if self.observer is not None:
+            self.observer.node_split(upper, child)
         return upper
 
     def remove(self, node: Node) -> None:
@@ -186,6 +190,8 @@ class Tree:
         self.host_leaves.discard(node)
         self.duplicates.pop(node.number, None)
         self.nodes -= 1
+        if self.observer is not None:
+            self.observer.node_removed(node)
 
     def update_leaf(self, node: Node) -> None:
         """A leaf of L1 is what may be evicted from it: no child there, nobody holds it. So for L2, with no child."""
@@ -222,6 +228,8 @@ class Tree:
             self.evictable_tokens += node.tokens
         self.update_leaf(node)
         self.update_leaf(node.above)
+        if self.observer is not None:
+            self.observer.kv_stored(node, Tier.L1)
 
     def drop_device(self, node: Node) -> int:
         """Free its KV in L1; returns tokens. Leaves are for the caller to update."""
@@ -231,6 +239,8 @@ class Tree:
         node.above.device_children -= 1
         self.evictable_tokens -= node.tokens
         self.free_tokens += node.tokens
+        if self.observer is not None:
+            self.observer.kv_removed(node, Tier.L1)
         return node.tokens
 
     def drop_host(self, node: Node) -> int:
@@ -238,15 +248,19 @@ class Tree:
             return 0
         node.host = False
         self.free_host_tokens += node.tokens
+        if self.observer is not None:
+            self.observer.kv_removed(node, Tier.L2)
         return node.tokens
 
-    def put_state(self, node: Node) -> None:
+    def put_state(self, node: Node, cause: StateCause) -> None:
         """A state is in L1 now, as the most recently used; taken from the free slots by whoever calls."""
         node.state_device = True
         self.host_state_order.discard(node)
         self.state_order.add(node)
         if node.state_locks == 0:
             self.evictable_slots += 1
+        if self.observer is not None:
+            self.observer.state_stored(node, Tier.L1, cause)
 
     def drop_state(self, node: Node) -> int:
         """Free its state in L1; a copy in L2 becomes evictable there."""
@@ -258,6 +272,8 @@ class Tree:
         self.free_slots += 1
         if node.state_host and node not in self.host_state_order:
             self.host_state_order.add(node)
+        if self.observer is not None:
+            self.observer.state_removed(node, Tier.L1)
         return 1
 
     def drop_host_state(self, node: Node) -> int:
@@ -266,6 +282,8 @@ class Tree:
         node.state_host = False
         self.host_state_order.discard(node)
         self.free_host_slots += 1
+        if self.observer is not None:
+            self.observer.state_removed(node, Tier.L2)
         return 1
 
     # Locks

@@ -12,6 +12,7 @@ from typing import Any
 from serve.twin.tiers import Tiers
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_model import OutOfCapacity, TierSettings
+from serve.twin.tiers_observer import TiersObserver
 from serve.twin.tiers_request import Request
 from tests.twin.cases import Case
 
@@ -23,8 +24,8 @@ Answer = dict[str, Any]
 class Twin:
     """Does on the tiers model what the driver does on the engine."""
 
-    def __init__(self, settings: TierSettings) -> None:
-        self.tiers = Tiers(settings)
+    def __init__(self, settings: TierSettings, observer: TiersObserver | None = None) -> None:
+        self.tiers = Tiers(settings, observer=observer)
         self.requests: dict[int, Request] = {}
 
     def do(self, operation: Operation) -> Answer:
