@@ -76,3 +76,68 @@ class TiersObserver(Protocol):
     def storage_dropped(self, span: Stored, start: int, stop: int, *, has_state: bool) -> None:
         """Tokens ``[start, stop)`` of a span have fallen out of L3, and the state at its end."""
         ...
+
+
+class Observers:
+    """Several as one, told in order."""
+
+    def __init__(self, *observers: TiersObserver) -> None:
+        self._all = observers
+
+    def kv_stored(self, node: Node, tier: Tier) -> None:
+        for each in self._all:
+            each.kv_stored(node, tier)
+
+    def kv_removed(self, node: Node, tier: Tier) -> None:
+        for each in self._all:
+            each.kv_removed(node, tier)
+
+    def state_stored(self, node: Node, tier: Tier, cause: StateCause) -> None:
+        for each in self._all:
+            each.state_stored(node, tier, cause)
+
+    def state_removed(self, node: Node, tier: Tier) -> None:
+        for each in self._all:
+            each.state_removed(node, tier)
+
+    def node_split(self, upper: Node, lower: Node) -> None:
+        for each in self._all:
+            each.node_split(upper, lower)
+
+    def node_removed(self, node: Node) -> None:
+        for each in self._all:
+            each.node_removed(node)
+
+    def cleared(self) -> None:
+        for each in self._all:
+            each.cleared()
+
+    def prefilled(self) -> None:
+        for each in self._all:
+            each.prefilled()
+
+    def matched(self, key: Key, *, kv_tokens: int, usable_tokens: int, device_tokens: int, host_tokens: int) -> None:
+        for each in self._all:
+            each.matched(
+                key,
+                kv_tokens=kv_tokens,
+                usable_tokens=usable_tokens,
+                device_tokens=device_tokens,
+                host_tokens=host_tokens,
+            )
+
+    def storage_found(self, key: Key, start: int, tokens: int) -> None:
+        for each in self._all:
+            each.storage_found(key, start, tokens)
+
+    def storage_loaded(self, key: Key, start: int, tokens: int, *, has_state: bool) -> None:
+        for each in self._all:
+            each.storage_loaded(key, start, tokens, has_state=has_state)
+
+    def storage_written(self, node: Node, *, has_state: bool) -> None:
+        for each in self._all:
+            each.storage_written(node, has_state=has_state)
+
+    def storage_dropped(self, span: Stored, start: int, stop: int, *, has_state: bool) -> None:
+        for each in self._all:
+            each.storage_dropped(span, start, stop, has_state=has_state)
