@@ -80,7 +80,9 @@ class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
     kind: TurnKind
     shape: PromptShape
     attempt: int = 1
-    """1, or which retry of the same request."""
+    """1; a client's retry is the next row with one more."""
+    asked_s: float
+    """When its first attempt arrived."""
     arrived_s: float
     granted_s: float | None
     """First let to the engine."""
@@ -89,7 +91,8 @@ class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
     first_token_s: float | None
     ended_s: float
     longest_silence_s: float
-    """Longest time without a token: arrival to first token, between tokens, or until it ended without one."""
+    """Longest time without a token: from ``asked_s`` (earlier attempts brought none either) to the first one, between
+    tokens, or until it ended without one."""
     prompt_tokens: int
     new_tokens: int
     """Of the prompt: beyond all that anybody had had computed from its beginning on."""
@@ -126,6 +129,17 @@ class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.cached_device + self.cached_host + self.cached_storage
 
 
+class CompactionEnd(StrEnum):
+    """What came of a client's compaction."""
+
+    SUMMARY = "summary"
+    """The middle of its history is a summary now."""
+    FALLBACK = "fallback"
+    """The summary call was refused and a text of the client's own stands there: the middle is lost."""
+    ABANDONED = "abandoned"
+    """The summary did not come in time, or there was nothing to cut: the history is as it was."""
+
+
 class CompactionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A client has compacted its conversation: what its next prompt holds instead."""
 
@@ -135,8 +149,7 @@ class CompactionRow(msgspec.Struct, frozen=True, kw_only=True):
     before_tokens: int
     after_tokens: int
     threshold_tokens: int
-    with_summary: bool
-    """``False``: the summary call failed and the client has put a text of its own in its place."""
+    end: CompactionEnd
 
     @property
     def in_vain(self) -> bool:

@@ -84,12 +84,10 @@ class Header(_Line, frozen=True, kw_only=True, tag="header"):
 
 
 class Compaction(_Part, frozen=True, kw_only=True):
-    """What a client does when its context is full, where it differs from that client's own rules. The rules are in
-    ``governor.simulate.behaviour``."""
+    """It compacts by its client's own rules (``governor.simulate.behaviour``), but for what stands here."""
 
     threshold: Share | None = None
     """Share of the window at which it compacts."""
-    enabled: bool = True
 
 
 class Agent(_Line, frozen=True, kw_only=True, tag="agent"):
