@@ -22,7 +22,7 @@ class QueuePolicy(StrEnum):
     SHORTEST_PREFILL = "shortest-prefill-first"
 
 
-class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine: its tiers and its scheduler's rules."""
 
     tiers: TierSettings

@@ -52,7 +52,7 @@ class Tier(StrEnum):
     L2 = "host"
 
 
-class TierSettings(msgspec.Struct, frozen=True, kw_only=True):
+class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Capacities and rules of one engine."""
 
     device_tokens: int
