@@ -15,6 +15,7 @@ from serve.profile.model import Profile
 
 UNKNOWN_L3 = "FINGERPRINT"
 """Stands for the L3 folder's name in a command that is only shown, while the weights are not on this machine."""
+_KV_SOCKETS = ("kv-events", "kv-replay")
 _MAX_SOCKET_PATH = 100
 """The kernel takes 107 bytes (``sockaddr_un``); ours have a few more letters."""
 
@@ -54,10 +55,7 @@ def prepare(
         identity = l3_identity(profile, version or profile.versions.chosen, weights)
         folder = claim_l3(l3_parent(profile, home), identity).pages
         revision = weights[0].commit
-    sockets = socket_folder(home)
-    sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in ("kv-events", "kv-replay"):
-        (sockets / name).unlink(missing_ok=True)
+    clear_sockets(home)
     return _site(profile, home, port, python, model_path, revision, folder)
 
 
@@ -75,6 +73,20 @@ def socket_folder(home: Home) -> Path:
     return Path(platformdirs.user_runtime_dir("agent-governor")) / own
 
 
+def kv_endpoints(home: Home) -> tuple[str, str]:
+    """ZMQ addresses of KV events and of their replay."""
+    events, replay = (f"ipc://{socket_folder(home) / name}" for name in _KV_SOCKETS)
+    return events, replay
+
+
+def clear_sockets(home: Home) -> None:
+    """Make their folder, and remove what an engine before has left in it."""
+    sockets = socket_folder(home)
+    sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in _KV_SOCKETS:
+        (sockets / name).unlink(missing_ok=True)
+
+
 def _site(
     profile: Profile,
     home: Home,
@@ -86,7 +98,7 @@ def _site(
 ) -> Site:
     events = replay = None
     if profile.reporting.kv_events:
-        events, replay = (f"ipc://{socket_folder(home) / name}" for name in ("kv-events", "kv-replay"))
+        events, replay = kv_endpoints(home)
     return Site(
         port=port,
         python=python,
