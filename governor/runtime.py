@@ -32,8 +32,8 @@ from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore
 from governor.redact import Redactor
+from governor.schedule.events import EngineMode
 from governor.schedule.loop import Admission
-from governor.schedule.turns import EngineMode
 from governor.settings import Secret
 from governor.snapshot import Snapshot, StoreView
 from governor.store.model import StoreHealth, TurnLog

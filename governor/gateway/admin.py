@@ -18,7 +18,7 @@ from governor.gateway.metrics import Metrics
 from governor.gateway.planner import check_model, may_use
 from governor.policy.loader import PolicyStore
 from governor.policy.model import Policy
-from governor.schedule.turns import EngineMode
+from governor.schedule.events import EngineMode
 from governor.settings import Secret
 from governor.snapshot import Snapshot
 from governor.types import AgentName

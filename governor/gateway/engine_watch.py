@@ -15,7 +15,7 @@ import msgspec
 from governor import events
 from governor.clock import Clock
 from governor.errors import GovernorError, ModelNotFound, UpstreamUnavailable
-from governor.schedule.turns import EngineMode
+from governor.schedule.events import EngineMode
 from governor.snapshot import EngineView
 from serve.engine import Engine, EngineInfo, ModelCard
 

@@ -28,8 +28,8 @@ from governor.gateway.turn import Turn, TurnBook
 from governor.policy.loader import PolicyStore
 from governor.policy.model import Policy
 from governor.redact import Redactor
+from governor.schedule.events import TurnArrived
 from governor.schedule.loop import Admission
-from governor.schedule.turns import TurnArrived
 from governor.types import AgentName
 from governor.wire.answer import reader_for
 from governor.wire.request import GenerationRequest, parse

@@ -88,6 +88,33 @@ class LimitPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Longest wait for admission before a 429 with Retry-After."""
 
 
+class SharePolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """This agent's part of the engine's KV memory (L1), in tokens."""
+
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    """Service over weight is made equal between agents of one class: 2 gets twice as much as 1."""
+    floor_tokens: Count = 0
+    """KV tokens that others leave free for this agent at any time. The sum of all floors must fit the engine."""
+    ceiling_tokens: PositiveInt | None = None
+    """KV tokens that its running turns may hold together; unset means no limit. One turn alone always may run."""
+    waiting_s: Seconds | None = None
+    """Longest wait before this agent's turn beats everything else; unset means 15 s for interactive, 45 s for normal
+    and 300 s for background agents."""
+
+
+class SlicePolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a running answer makes room for others. It is paused and later continued exactly where it was."""
+
+    enabled: bool = True
+    """Off: an answer that runs is never paused for others."""
+    quantum_s: Seconds = 15.0
+    """An answer runs at least so long before it can be paused."""
+    yield_after_s: Seconds = 4.0
+    """Others wait at least so long before an answer is paused for them."""
+    lookahead: PositiveInt = 4096
+    """Output tokens reserved at a time while an answer is written; SGLang itself looks 4,096 ahead."""
+
+
 class StreamPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a stream is kept alive while nothing can be sent yet."""
 
@@ -122,6 +149,8 @@ class Policy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     output: OutputPolicy = OutputPolicy()
     context: ContextPolicy = ContextPolicy()
     limits: LimitPolicy = LimitPolicy()
+    share: SharePolicy = SharePolicy()
+    slices: SlicePolicy = SlicePolicy()
     stream: StreamPolicy = StreamPolicy()
     request: RequestPolicy = RequestPolicy()
 

@@ -15,17 +15,24 @@ class Refusal(StrEnum):
     """The agent's own queue or patience has run out: 429."""
     ENGINE_DOWN = "engine_down"
     """The engine is gone and nobody is starting it: 503."""
+    TOO_LARGE = "too_large"
+    """It is larger than everything the engine has: waiting is of no use."""
 
 
 class Effects(Protocol):
-    """What a decision does. Calls are synchronous, must not block, and must not call back into the scheduler."""
+    """What a decision does. Calls are synchronous, must not block, and must not call back into the scheduler. Every
+    call brings its reason, with the numbers it was decided by, for people."""
 
-    def grant(self, turn_id: TurnId) -> None:
-        """The turn may run; its place is already booked."""
+    def grant(self, turn_id: TurnId, why: str) -> None:
+        """The turn may run, or go on; its place is already booked."""
         ...
 
     def queue(self, turn_id: TurnId, reason: str) -> None:
-        """The turn waits; ``reason`` is for people."""
+        """The turn waits. Said once for each wait."""
+        ...
+
+    def pause(self, turn_id: TurnId, reason: str) -> None:
+        """The running turn is to stop where it can be continued, and to say so (``TurnPaused``). It may end instead."""
         ...
 
     def reject(self, turn_id: TurnId, refusal: Refusal, reason: str, retry_after_s: int) -> None:

@@ -11,20 +11,23 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import msgspec
-
+from governor.budget.claim import Capacity, Claim, Sight
 from governor.clock import Clock
-from governor.errors import GovernorError, TooManyTurns, UpstreamUnavailable
+from governor.errors import ContextOverflow, GovernorError, TooManyTurns, UpstreamUnavailable
 from governor.schedule.effects import Refusal
-from governor.schedule.turns import (
+from governor.schedule.events import (
     EngineChanged,
     EngineMode,
+    EngineSeen,
     SchedulerEvent,
     TimePassed,
     TurnArrived,
     TurnEnded,
-    TurnScheduler,
+    TurnPaused,
+    TurnStarted,
+    TurnWrote,
 )
+from governor.schedule.turns import TurnScheduler
 from governor.types import TurnId
 
 log = logging.getLogger(__name__)
@@ -32,16 +35,40 @@ log = logging.getLogger(__name__)
 QueuedCallback = Callable[[str], None]
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """Leave to run one turn, and how long it waited for it, in seconds."""
+class Lease:
+    """Leave to run one turn. Given by :meth:`Admission.lease`; belongs to the turn's task."""
 
-    turn_id: TurnId
-    waited_s: float
+    def __init__(self, turn: TurnArrived, on_queued: QueuedCallback, post: Callable[[SchedulerEvent], None]) -> None:
+        self.turn = turn
+        self.on_queued = on_queued
+        self.waited_s = 0.0
+        """For the last grant."""
+        self.why = ""
+        """Of the last grant, for people."""
+        self.asked_to_pause = asyncio.Event()
+        """Set while the scheduler wants the turn to make room; :attr:`pause_reason` says for whom."""
+        self.pause_reason = ""
+        self.confirmed = True
+        """At the end: the engine itself has ended the turn. Set to false before an exit that leaves that open."""
+        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._post = post
 
+    def on_started(self) -> None:
+        """The first token since the last grant has come."""
+        self._post(TurnStarted(self.turn.turn_id))
 
-class _Waiter(msgspec.Struct):
-    granted: asyncio.Future[None]
-    on_queued: QueuedCallback
+    def on_wrote(self, tokens: int) -> None:
+        """So much has been written since the last grant."""
+        self._post(TurnWrote(self.turn.turn_id, tokens))
+
+    async def paused(self, claim: Claim | None, *, confirmed: bool, clock: Clock) -> None:
+        """The turn has stopped as asked; wait for leave to go on. ``claim``: its need now, its output so far in it."""
+        began = clock.monotonic()
+        self.granted = asyncio.get_running_loop().create_future()
+        self.asked_to_pause.clear()
+        self._post(TurnPaused(turn_id=self.turn.turn_id, claim=claim, confirmed=confirmed))
+        await self.granted
+        self.waited_s = clock.monotonic() - began
 
 
 class Admission:
@@ -51,7 +78,7 @@ class Admission:
         self._clock = clock
         self._scheduler = TurnScheduler(self)
         self._events: asyncio.Queue[SchedulerEvent] = asyncio.Queue()
-        self._waiters: dict[TurnId, _Waiter] = {}
+        self._leases: dict[TurnId, Lease] = {}
 
     @property
     def running(self) -> int:
@@ -66,28 +93,41 @@ class Admission:
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
 
-    def set_engine(self, mode: EngineMode, slots: int | None = None, detail: str = "") -> None:
+    def set_engine(
+        self,
+        mode: EngineMode,
+        slots: int | None = None,
+        detail: str = "",
+        capacity: Capacity = Capacity(),  # noqa: B008 - a frozen value
+        *,
+        pauses: bool = False,
+    ) -> None:
         """Tell the engine's state. Until it is first told, turns wait."""
-        self._events.put_nowait(EngineChanged(mode, slots, detail))
+        self._events.put_nowait(EngineChanged(mode, slots, detail, capacity, pauses))
+
+    def on_sight(self, sight: Sight, served_share: float | None = None) -> None:
+        """The engine has told its load."""
+        self._events.put_nowait(EngineSeen(sight=sight, served_share=served_share))
 
     @asynccontextmanager
     async def lease(self, turn: TurnArrived, on_queued: QueuedCallback) -> AsyncIterator[Lease]:
         """Wait for leave to run; give it back on exit. Raises :class:`TooManyTurns` when the turn is refused.
 
-        ``on_queued`` is called from the owner task, with the reason, if the turn has to wait.
+        ``on_queued`` is called from the owner task, with the reason, each time that the turn has to wait.
         """
         arrived = self._clock.monotonic()
-        waiter = _Waiter(asyncio.get_running_loop().create_future(), on_queued)
-        self._waiters[turn.turn_id] = waiter
+        lease = Lease(turn, on_queued, self._events.put_nowait)
+        self._leases[turn.turn_id] = lease
         self._events.put_nowait(turn)
         try:
-            await waiter.granted
-            yield Lease(turn.turn_id, self._clock.monotonic() - arrived)
+            await lease.granted
+            lease.waited_s = self._clock.monotonic() - arrived
+            yield lease
         finally:
-            del self._waiters[turn.turn_id]
-            if waiter.granted.done() and not waiter.granted.cancelled():
-                waiter.granted.exception()  # taken note of, should the waiter be cancelled in the same moment
-            self._events.put_nowait(TurnEnded(turn.turn_id))
+            del self._leases[turn.turn_id]
+            if lease.granted.done() and not lease.granted.cancelled():
+                lease.granted.exception()  # taken note of, should the waiter be cancelled in the same moment
+            self._events.put_nowait(TurnEnded(turn.turn_id, lease.confirmed))
 
     async def run(self) -> None:
         """Own the scheduler until cancelled."""
@@ -109,24 +149,41 @@ class Admission:
         except TimeoutError:
             return TimePassed()
 
-    def grant(self, turn_id: TurnId) -> None:
-        waiter = self._waiters.get(turn_id)
-        if waiter is not None and not waiter.granted.done():
-            waiter.granted.set_result(None)
+    def grant(self, turn_id: TurnId, why: str) -> None:
+        lease = self._leases.get(turn_id)
+        if lease is not None and not lease.granted.done():
+            lease.why = why
+            lease.granted.set_result(None)
 
     def queue(self, turn_id: TurnId, reason: str) -> None:
-        waiter = self._waiters.get(turn_id)
-        if waiter is not None:
-            waiter.on_queued(reason)
+        lease = self._leases.get(turn_id)
+        if lease is not None:
+            lease.on_queued(reason)
+
+    def pause(self, turn_id: TurnId, reason: str) -> None:
+        lease = self._leases.get(turn_id)
+        if lease is not None:
+            lease.pause_reason = reason
+            lease.asked_to_pause.set()
 
     def reject(self, turn_id: TurnId, refusal: Refusal, reason: str, retry_after_s: int) -> None:
-        waiter = self._waiters.get(turn_id)
-        if waiter is None or waiter.granted.done():
+        lease = self._leases.get(turn_id)
+        if lease is None or lease.granted.done():
             return
-        error: GovernorError
-        if refusal is Refusal.ENGINE_DOWN:
-            error = UpstreamUnavailable(f"No answer can be had now: {reason}.", retry_after_s=retry_after_s)
-        else:
-            message = f"Too many requests at once: {reason}. Try again in {retry_after_s} s."
-            error = TooManyTurns(message, retry_after_s=retry_after_s)
-        waiter.granted.set_exception(error)
+        lease.granted.set_exception(self._error(lease.turn, refusal, reason, retry_after_s))
+
+    def _error(self, turn: TurnArrived, refusal: Refusal, reason: str, retry_after_s: int) -> GovernorError:
+        total = self._scheduler.ledger.capacity.tokens
+        match refusal:
+            case Refusal.ENGINE_DOWN:
+                return UpstreamUnavailable(f"No answer can be had now: {reason}.", retry_after_s=retry_after_s)
+            case Refusal.TOO_LARGE if turn.claim is not None and total is not None:
+                return ContextOverflow(
+                    prompt_tokens=turn.claim.prompt_tokens,
+                    window_tokens=total,
+                    reserve_tokens=turn.claim.output_tokens * turn.claim.choices,
+                    detail=f"({reason}.)",
+                )
+            case _:
+                message = f"Too many requests at once: {reason}. Try again in {retry_after_s} s."
+                return TooManyTurns(message, retry_after_s=retry_after_s)

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from governor.errors import UpstreamCut
-from governor.schedule.turns import EngineMode
+from governor.schedule.events import EngineMode
 from governor.types import TurnState
 from serve.scripted import Knobs, ScriptedEngine
 from tests.cases.play import chunks, payloads, send, text

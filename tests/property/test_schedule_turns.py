@@ -11,15 +11,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from governor.clock import ManualClock
 from governor.policy.model import LimitPolicy
 from governor.schedule.effects import Refusal
-from governor.schedule.turns import (
+from governor.schedule.events import (
     EngineChanged,
     EngineMode,
     SchedulerEvent,
     TimePassed,
     TurnArrived,
     TurnEnded,
-    TurnScheduler,
 )
+from governor.schedule.turns import TurnScheduler
 from governor.types import AgentClass, AgentName, TurnId, TurnKind
 from tests.scheduling import RecordedEffects
 

@@ -14,8 +14,8 @@ import pytest
 from governor.clock import ManualClock, SystemClock
 from governor.errors import TooManyTurns, UpstreamUnavailable
 from governor.policy.model import LimitPolicy
+from governor.schedule.events import EngineMode, TurnArrived
 from governor.schedule.loop import Admission
-from governor.schedule.turns import EngineMode, TurnArrived
 from governor.types import AgentClass, AgentName, TurnId, TurnKind
 
 
@@ -64,7 +64,7 @@ async def _turns(count: int = 10) -> None:
 async def test_a_lease_is_held_and_given_back() -> None:
     async with _admission() as admission:
         async with admission.lease(_turn("a"), _not_queued) as lease:
-            assert (lease.turn_id, admission.running) == ("a", 1)
+            assert (lease.turn.turn_id, admission.running) == ("a", 1)
             assert 0 <= lease.waited_s < 1
         await _quiet(admission)
 

@@ -8,14 +8,14 @@ import pytest
 
 from governor.policy.model import LimitPolicy
 from governor.schedule.effects import Refusal
-from governor.schedule.turns import (
+from governor.schedule.events import (
     EngineChanged,
     EngineMode,
     TimePassed,
     TurnArrived,
     TurnEnded,
-    TurnScheduler,
 )
+from governor.schedule.turns import TurnScheduler
 from governor.types import AgentClass, AgentName, TurnId, TurnKind
 from tests.scheduling import RecordedEffects
 

@@ -1,0 +1,57 @@
+"""One agent's own limits: how many of its turns run, wait, and were let in lately. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import msgspec
+
+from governor.schedule.events import TurnArrived
+from governor.types import TurnKind
+
+_MINUTE_S = 60.0
+_SOONEST_S = 5
+"""Two waits of it carry Hermes through, which tries thrice."""
+
+
+class AgentBook(msgspec.Struct):
+    """Kept while the agent has turns, or grants that a rate still looks at."""
+
+    running: int = 0
+    queued: int = 0
+    granted_at: deque[float] = msgspec.field(default_factory=deque)
+
+    @property
+    def idle(self) -> bool:
+        return not self.running and not self.queued and not self.granted_at
+
+    def note_grant(self, now: float) -> None:
+        self._forget(now)
+        self.granted_at.append(now)
+
+    def rate_opens(self, now: float, turn: TurnArrived) -> float:
+        """When the agent's rate lets one more in; ``now`` if it does already."""
+        self._forget(now)
+        limit = turn.limits.turns_per_minute
+        if limit is None or turn.kind is TurnKind.COMPACTION or len(self.granted_at) < limit:
+            return now
+        return self.granted_at[len(self.granted_at) - limit] + _MINUTE_S
+
+    def retry_after(self, now: float, turn: TurnArrived) -> int:
+        """Seconds after which asking again makes sense."""
+        return max(_SOONEST_S, math.ceil(self.rate_opens(now, turn) - now))
+
+    def hindrance(self, now: float, turn: TurnArrived) -> str | None:
+        """Which of the agent's own limits keeps the turn waiting, in words."""
+        if turn.kind is TurnKind.COMPACTION:
+            return None
+        if self.running >= turn.limits.concurrency:
+            return f"this agent runs {self.running} at once, its limit"
+        if self.rate_opens(now, turn) > now:
+            return f"this agent has had {turn.limits.turns_per_minute} turns in the last minute, its limit"
+        return None
+
+    def _forget(self, now: float) -> None:
+        while self.granted_at and self.granted_at[0] <= now - _MINUTE_S:
+            self.granted_at.popleft()

@@ -1,0 +1,128 @@
+"""What the turn scheduler is told. Values only; all times are seconds of one monotonic clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from governor.budget.claim import Capacity, Claim, Sight
+from governor.policy.model import LimitPolicy, SharePolicy, SlicePolicy
+from governor.types import AgentClass, AgentName, TurnId, TurnKind
+
+
+class TurnArrived(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn asks to run. The policies are the snapshot it began with."""
+
+    turn_id: TurnId
+    agent: AgentName
+    agent_class: AgentClass
+    kind: TurnKind
+    limits: LimitPolicy
+    share: SharePolicy = SharePolicy()
+    slices: SlicePolicy = SlicePolicy()
+    claim: Claim | None = None
+    """What it needs of L1; ``None``: its size is not known, and only the engine's slots bound it."""
+    new_tokens: int | None = None
+    """Of its prompt, to be computed; ``None``: all of it."""
+    resident_tokens: int = 0
+    """Of its prompt, usable in L1 now. Would have to be fetched or computed again if others pushed it out."""
+    session: str | None = None
+    """Conversation that this turn continues; it waits for a running turn of the same one."""
+
+    @property
+    def tokens(self) -> int:
+        """Of KV, as if it ran alone; 1 where nobody knows, so that time counts."""
+        return self.claim.tokens if self.claim else 1
+
+    @property
+    def prefill_tokens(self) -> int:
+        if self.new_tokens is not None:
+            return self.new_tokens
+        return self.claim.prompt_tokens if self.claim else 0
+
+
+class TurnStarted(msgspec.Struct, frozen=True):
+    """The engine has sent the first token since the turn's last grant."""
+
+    turn_id: TurnId
+
+
+class TurnWrote(msgspec.Struct, frozen=True):
+    """What the turn has written since its last grant, in tokens; may be an estimate, best a high one."""
+
+    turn_id: TurnId
+    tokens: int
+
+
+class TurnPaused(msgspec.Struct, frozen=True, kw_only=True):
+    """A running turn has stopped as asked and waits to go on. ``claim``: as it is now, its output so far a part of the
+    prompt. ``confirmed``: the engine itself has ended it."""
+
+    turn_id: TurnId
+    claim: Claim | None
+    confirmed: bool = True
+
+
+class TurnEnded(msgspec.Struct, frozen=True):
+    """A running turn has closed, or a waiting one is not waited for any more, however that came."""
+
+    turn_id: TurnId
+    confirmed: bool = True
+    """The engine itself has ended it, or was never asked. Else its KV is held until the engine's load says so."""
+
+
+class EngineMode(StrEnum):
+    """What the scheduler needs to know of the engine's state."""
+
+    READY = "ready"
+    COMING = "coming"
+    """Starting or restarting: turns are held."""
+    DOWN = "down"
+    """Gone, and nobody is starting it: turns are refused."""
+
+
+class EngineChanged(msgspec.Struct, frozen=True):
+    """The engine's state; ``slots`` bounds how many turns at once (``None``: no bound known)."""
+
+    mode: EngineMode
+    slots: int | None = None
+    detail: str = ""
+    capacity: Capacity = Capacity()
+    pauses: bool = False
+    """A running turn can be stopped and continued exactly."""
+    anew: bool = False
+    """It is another process than before: nothing of what was granted is in it."""
+
+
+class EngineSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine was asked how it is."""
+
+    sight: Sight
+    served_share: float | None = None
+    """Of the prompt tokens of lately ended turns, the part that came from cache where it could have; ``None``: too few
+    turns to tell."""
+
+
+class FloorsChanged(msgspec.Struct, frozen=True):
+    """KV tokens that each of these agents can have at any time."""
+
+    floors: Mapping[AgentName, int]
+
+
+class TimePassed(msgspec.Struct, frozen=True):
+    """Nothing but time has happened."""
+
+
+SchedulerEvent = (
+    TurnArrived
+    | TurnStarted
+    | TurnWrote
+    | TurnPaused
+    | TurnEnded
+    | EngineChanged
+    | EngineSeen
+    | FloorsChanged
+    | TimePassed
+)

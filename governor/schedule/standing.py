@@ -1,0 +1,31 @@
+"""What the turn scheduler keeps of a turn while it runs, and while it waits. Values only."""
+
+from __future__ import annotations
+
+import msgspec
+
+from governor.schedule.events import TurnArrived
+from governor.types import AgentClass
+
+WAITING_S = {AgentClass.INTERACTIVE: 15.0, AgentClass.NORMAL: 45.0, AgentClass.BACKGROUND: 300.0}
+
+
+class Running(msgspec.Struct):
+    turn: TurnArrived
+    granted_at: float
+    started: bool = False
+    pausing: bool = False
+
+
+class Waiting(msgspec.Struct):
+    turn: TurnArrived
+    since: float
+    number: int
+    resumed: bool = False
+    reason: str = ""
+
+    @property
+    def due(self) -> float:
+        """From here on it beats everything."""
+        own = self.turn.share.waiting_s
+        return self.since + (WAITING_S[self.turn.agent_class] if own is None else own)
