@@ -17,7 +17,7 @@ from governor.gateway.engine_watch import WatchTimes
 from governor.gateway.server import bound_socket
 from governor.identity.agents import AgentBook
 from governor.runtime import Governor, RuntimeConfig
-from governor.schedule.turns import EngineMode
+from governor.schedule.events import EngineMode
 from governor.settings import Home, Secret
 from governor.snapshot import Snapshot
 from governor.store.database import sqlite_url

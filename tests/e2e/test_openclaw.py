@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 import pytest_asyncio
 
-from governor.schedule.turns import EngineMode
+from governor.schedule.events import EngineMode
 from governor.store.model import StoredTurn, TurnClosed
 from governor.types import PromptShape, TurnKind, TurnState
 from serve.engine import Endpoint

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from governor.runtime import RuntimeConfig
-from governor.schedule.turns import EngineMode
+from governor.schedule.events import EngineMode
 from governor.store.query import TurnLogReader
 from governor.types import TurnState
 from serve.engine import Endpoint
