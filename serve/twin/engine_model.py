@@ -102,6 +102,8 @@ class Wrote(msgspec.Struct, frozen=True, kw_only=True):
     rid: str
     start: int
     stop: int
+    first_at: float | None = None
+    """The first step's time; ``None``: there was one."""
 
 
 class Retracted(msgspec.Struct, frozen=True, kw_only=True):
