@@ -55,7 +55,7 @@ class Leap:
         step = self.steps if until >= self.end else bisect_right(range(self.steps), until, key=self.ends) - 1
         if step <= self.done:
             return []
-        self.done = step
+        first_at, self.done = self.ends(self.done + 1), step
         at = self.ends(step)
         events: list[EngineEvent] = []
         for job, (written, carry) in zip(self.jobs, self._starts, strict=True):
@@ -65,7 +65,7 @@ class Leap:
             if stop > job.written:
                 # A step writes the KV of the token before it.
                 tiers.decode(job.held, job.output(job.written - 1, stop - 1))
-                events.append(Wrote(at=at, rid=job.ask.rid, start=job.written, stop=stop))
+                events.append(Wrote(at=at, rid=job.ask.rid, start=job.written, stop=stop, first_at=first_at))
                 job.written = stop
         return events
 

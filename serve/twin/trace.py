@@ -81,6 +81,8 @@ class Header(_Line, frozen=True, kw_only=True, tag="header"):
     """Where the figures are from."""
     calibration: dict[str, str] = {}
     """Figures chosen so that the trace does what was seen, each with its reason."""
+    unknown: tuple[str, ...] = ()
+    """What whoever recorded it could not know, and what stands in its place."""
 
 
 class Compaction(_Part, frozen=True, kw_only=True):

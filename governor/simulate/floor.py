@@ -1,0 +1,116 @@
+"""Turns on the engine: sends them, hears of them, takes one off in the middle of its answer and sends it again.
+
+Between the simulator, which thinks in turns, and the engine's twin, which knows requests: a turn that is paused is one
+turn and several requests.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from governor.simulate.flight import Flight
+from governor.simulate.result import TurnEnd, WaitPlace
+from governor.simulate.seen import Seen
+from governor.types import AgentName
+from serve.twin.engine import TwinEngine
+from serve.twin.engine_model import Admitted, Ended, EndReason, EngineEvent, Retracted, Wrote
+
+_ENDS = {
+    EndReason.STOP: TurnEnd.STOP,
+    EndReason.LENGTH: TurnEnd.LENGTH,
+    EndReason.TOO_LONG: TurnEnd.TOO_LONG,
+    EndReason.QUEUE_FULL: TurnEnd.QUEUE_FULL,
+    EndReason.OUT_OF_MEMORY: TurnEnd.OUT_OF_MEMORY,
+}
+
+
+class Crew(Protocol):
+    """Who is told."""
+
+    def on_started(self, flight: Flight) -> None:
+        """Its first token since it was sent."""
+        ...
+
+    def on_landed(self, flight: Flight, end: TurnEnd) -> None:
+        """The engine has ended it."""
+        ...
+
+    def on_paused(self, flight: Flight) -> None:
+        """It is off the engine, and can be sent again."""
+        ...
+
+
+class Floor:
+    """Everything that is on the engine."""
+
+    def __init__(self, engine: TwinEngine, crew: Crew) -> None:
+        self._engine = engine
+        self._crew = crew
+        self._flights: dict[str, Flight] = {}
+        self._seen = Seen()
+
+    def agents(self) -> tuple[AgentName, ...]:
+        """Whose turns run, each once."""
+        running = (flight for flight in self._flights.values() if flight.waits_since is None)
+        return tuple(dict.fromkeys(flight.request.agent for flight in running))
+
+    def new_tokens(self, flight: Flight) -> int:
+        """Of its context, what nobody has had computed."""
+        context = flight.context
+        return len(context) - self._seen.prefix_tokens(context)
+
+    def send(self, now: float, flight: Flight) -> None:
+        """Let a turn to the engine: all of it, or what is left of it."""
+        behind = self.agents()
+        flight.on_granted(now)
+        flight.begin_wait(now, WaitPlace.ENGINE, "", behind)
+        self._flights[flight.rid] = flight
+        self._engine.submit(max(now, self._engine.now), flight.ask(self._engine.settings.context_tokens))
+
+    def pause(self, now: float, flight: Flight, reason: str) -> None:
+        """Take it off the engine; what it has written is kept. If it ends by itself first, it has ended."""
+        flight.pause_reason = reason
+        self._engine.abort(max(now, self._engine.now), flight.rid)
+
+    def forget(self, flight: Flight) -> str:
+        """Nobody waits for it any more. Returns the request that is to be aborted."""
+        del self._flights[flight.rid]
+        return flight.rid
+
+    def abort(self, now: float, rid: str) -> None:
+        """End a request that was forgotten; one that has ended meanwhile is no matter."""
+        self._engine.abort(max(now, self._engine.now), rid)
+
+    def take(self, event: EngineEvent) -> None:
+        """The engine has something to tell."""
+        flight = self._flights.get(event.rid)
+        if flight is None:
+            return
+        match event:
+            case Admitted():
+                flight.on_admitted(event, self.new_tokens(flight))
+            case Wrote():
+                is_first = flight.written_since_grant == 0
+                if is_first:
+                    self._seen.add(flight.context)
+                flight.on_wrote(event)
+                if is_first:
+                    self._crew.on_started(flight)
+            case Retracted():
+                flight.on_retracted(event.at, self.agents())
+            case Ended():
+                self._end(flight, event)
+
+    def _end(self, flight: Flight, event: Ended) -> None:
+        del self._flights[event.rid]
+        if flight.written:
+            self._seen.add(flight.context)
+        reason, flight.pause_reason = flight.pause_reason, ""
+        flight.on_left(event.at)
+        if event.reason is not EndReason.ABORT:
+            self._crew.on_landed(flight, _ENDS[event.reason])
+        elif reason:
+            flight.begin_wait(event.at, WaitPlace.GOVERNOR, f"paused: {reason}", self.agents())
+            self._crew.on_paused(flight)
+        else:
+            raise ValueError(f"the engine has aborted {event.rid}, which nobody asked for")
