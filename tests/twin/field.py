@@ -1,13 +1,15 @@
 """Plays the field's measurements on the engine model: the history that each needs, and what the twin then does.
 
-``python -m tests.twin.field`` prints them all beside what was measured.
+``python -m tests.twin.field`` prints them all beside what was measured; ``--write`` puts them into the page.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -38,6 +40,8 @@ from serve.twin.measured import (
 from serve.twin.tiers_key import Key
 
 MACHINES = ("rx7900xtx-tp2", "rx7900xtx-epyc")
+PAGE = Path(__file__).parents[2] / "docs" / "design" / "twin-cost.md"
+BEGIN, END = "<!-- field -->", "<!-- /field -->"
 WINDOW = 262_144
 """The model's own. The longest prompts that were measured leave no room for an answer in the machines' windows."""
 FLOOD_TOKENS = 65_536
@@ -264,17 +268,30 @@ def plays(name: str) -> list[Play]:
     ]
 
 
-def main() -> None:
+def tables() -> str:
+    """As the page about costs has them."""
+    lines: list[str] = []
     for name in MACHINES:
-        print(f"\n{name}\n\n| row | measured | twin | error |\n|---|---|---|---|")
+        machine = load_machine(name)
+        lines += [f"`{name}`", "", "| row | measured | twin | error |", "|---|---|---|---|"]
         for play in plays(name):
             found = play.residual()
-            print(f"| {found.what} | {found.measured:.4g} | {found.twin:.4g} | {found.error:+.1%} |")
-        machine = load_machine(name)
+            lines.append(f"| {found.what} | {found.measured:.4g} | {found.twin:.4g} | {found.error:+.1%} |")
         for row in shipped_measured(name).together:
-            said = "at once" if fits(machine, row) else "one waits"
-            print(f"| {row.requests} x {row.context:,} | {'at once' if row.fits else 'one waits'} | {said} | |")
+            said = ["at once" if fits_so else "one waits" for fits_so in (row.fits, fits(machine, row))]
+            lines.append(f"| {row.requests} x {row.context:,} write | {said[0]} | {said[1]} | |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def in_page(page: str) -> str:
+    """The page with the tables of today."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{tables()}{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":
-    main()
+    if "--write" in sys.argv:
+        PAGE.write_text(in_page(PAGE.read_text("utf-8")), "utf-8")
+    else:
+        print(tables())

@@ -6,7 +6,7 @@ import pytest
 
 from serve.twin.machine import load_machine
 from serve.twin.measured import TogetherRow, shipped_measured
-from tests.twin.field import MACHINES, Play, fits, plays
+from tests.twin.field import MACHINES, PAGE, Play, fits, in_page, plays
 
 BOUND = 0.1
 """Relative."""
@@ -23,3 +23,8 @@ def test_the_twin_takes_as_long_as_the_machine(play: Play) -> None:
 @pytest.mark.parametrize(("name", "row"), TOGETHER, ids=lambda value: getattr(value, "context", value))
 def test_as_many_write_at_once(name: str, row: TogetherRow) -> None:
     assert fits(load_machine(name), row) == row.fits
+
+
+def test_the_page_has_the_tables_of_today() -> None:
+    page = PAGE.read_text("utf-8")
+    assert page == in_page(page), "run: python -m tests.twin.field --write"
