@@ -104,8 +104,7 @@ class TwinEngine:
                 self._decide()
         self.now = until
         scheduler.catch_up(until)
-        if isinstance(self._work, Leap):
-            scheduler.events += self._work.write(self.tiers, until)
+        self._tell_written()
         events, scheduler.events = scheduler.events, []
         return events
 
@@ -172,6 +171,7 @@ class TwinEngine:
 
     def _refuse(self, job: Job, reason: EndReason) -> None:
         del self._coming[job.ask.rid]
+        self._tell_written()
         self._scheduler.events.append(
             Ended(
                 at=self.now,
@@ -182,6 +182,11 @@ class TwinEngine:
                 cached=Cached(),
             )
         )
+
+    def _tell_written(self) -> None:
+        """Of a leap under way, what has been written by now."""
+        if isinstance(self._work, Leap):
+            self._scheduler.events += self._work.write(self.tiers, self.now)
 
     def _decide(self) -> None:
         """A forward pass has ended, or the engine does nothing: it looks at what has come and begins the next one."""

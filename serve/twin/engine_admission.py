@@ -158,7 +158,7 @@ class Admission:
         lock = tree.lock(walk.device)
         try:
             wanted = len(job.context) - walk.device_tokens + job.expected_tokens + self._page
-            if wanted >= self._left or not self._has_slots(loads=walk.best.state_host and not walk.best.state_device):
+            if wanted >= self._left or not self._has_slots():
                 return Verdict.NO_TOKEN
             tokens = self._chunk_tokens(job, walk.device_tokens + walk.host_tokens, goes_on=goes_on)
             if tokens <= 0:
@@ -192,12 +192,12 @@ class Admission:
             return 0
         return page_floor(start + page_floor(self._chunk_left)) - start
 
-    def _has_slots(self, *, loads: bool) -> bool:
+    def _has_slots(self) -> bool:
         """States for it to work in, and one to give to the tree after the pass. The engine does not ask, and ends
         where there are none; its limit of running requests is to see to it."""
         if not self.settings.tiers.has_states:
             return True
-        wanted = self.settings.tiers.slots_per_request + 1 + int(loads)
+        wanted = self.settings.tiers.slots_per_request + 1
         return self.tiers.available_slots - self._reserved_slots >= wanted
 
     def _preempt_for(self, job: Job, queue: WaitingQueue) -> bool:

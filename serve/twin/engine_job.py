@@ -101,9 +101,13 @@ def longest_request_tokens(settings: EngineSettings) -> int:
 
 
 def is_too_long(ask: Ask, settings: EngineSettings) -> bool:
-    """Whether it is answered with 400 (``utils.py:272``, ``tokenizer_manager.py:1356``)."""
+    """Whether it is answered with 400 (``utils.py:272``, ``tokenizer_manager.py:1356``). An engine takes a prompt that
+    leaves less than a page of L1, too, and looks at it for ever; that one is refused here."""
     prompt_tokens = len(ask.prompt)
+    tiers = settings.tiers
     if prompt_tokens >= longest_request_tokens(settings) - RESERVED_TOKENS:
+        return True
+    if prompt_tokens + tiers.page_tokens >= tiers.page_floor(tiers.device_tokens):
         return True
     return prompt_tokens + ask.max_new_tokens > settings.context_tokens
 
