@@ -1,0 +1,1 @@
+"""Traces made of real traffic, and what a trace holds in a few lines."""
