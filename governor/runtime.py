@@ -28,6 +28,7 @@ from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Planner
 from governor.gateway.relay import AnswerLimits
 from governor.gateway.server import GatewayServer
+from governor.gateway.sight import EngineSight
 from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore
@@ -105,6 +106,7 @@ class Governor:
             busy=lambda: self.admission.running > 0,
             times=config.watch_times,
         )
+        self.sight = EngineSight(engine, self.admission, clock)
         services = Services(
             engine=engine,
             watch=self.watch,
@@ -112,6 +114,7 @@ class Governor:
             policies=policies,
             planner=Planner(engine, self.sessions, counter),
             admission=self.admission,
+            served=self.sight.served,
             book=self.book,
             clock=clock,
             body_limits=config.body_limits,
@@ -141,6 +144,7 @@ class Governor:
         tasks = [
             asyncio.create_task(self.admission.run(), name="admission"),
             asyncio.create_task(self.watch.run(), name="engine-watch"),
+            asyncio.create_task(self.sight.run(), name="engine-sight"),
             asyncio.create_task(self._policies.watch(self._on_policy), name="policy-watch"),
         ]
         serving = asyncio.create_task(self._server.serve([bound]), name="server")
@@ -204,7 +208,7 @@ class Governor:
         self.events.publish(events.Alert(at=self._clock.wall(), name="turn_log", detail=detail))
 
     def _on_engine(self, mode: EngineMode, slots: int | None, detail: str) -> None:
-        self.admission.set_engine(mode, slots, detail)
+        self.admission.set_engine(mode, slots, detail, self.watch.capacity)
         self.metrics.engine_up.set(mode is EngineMode.READY)
 
     def _on_policy(self, agent: str, problem: ConfigError | None) -> None:

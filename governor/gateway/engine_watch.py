@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from governor import events
+from governor.budget.claim import Capacity
 from governor.clock import Clock
 from governor.errors import GovernorError, ModelNotFound, UpstreamUnavailable
 from governor.schedule.events import EngineMode
@@ -35,6 +36,7 @@ class WatchTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EngineListener = Callable[[EngineMode, int | None, str], None]
+"""Told the mode, the slots and a detail; what the engine can hold stands in :attr:`EngineWatch.capacity` by then."""
 ProcessListener = Callable[[EngineMode, str], None]
 
 
@@ -71,6 +73,8 @@ class EngineWatch:
         self._checked_at: float | None = None
         self._look_now = asyncio.Event()
         self._changed = asyncio.Event()
+        self.capacity = Capacity()
+        """What it says it can hold for running turns."""
         self.alerts: dict[str, str] = {}
         """What the owner should know, by name."""
 
@@ -195,6 +199,7 @@ class EngineWatch:
         cards = tuple(self._with_window(card) for card in info.models)
         self._info = msgspec.structs.replace(info, models=cards)
         self._by_name = {name: card for card in reversed(cards) for name in (*card.aliases, card.id)}
+        self.capacity = Capacity(tokens=(await self._engine.load()).kv_capacity_tokens or None)
         self._set(EngineMode.READY, "")
 
     def _with_window(self, card: ModelCard) -> ModelCard:

@@ -16,21 +16,24 @@ from typing import Any
 import msgspec
 
 from governor.clock import Clock
-from governor.errors import ContextOverflow, GovernorError, InternalError, UpstreamUnavailable
+from governor.errors import ContextOverflow, GovernorError, InternalError, UpstreamRefused, UpstreamUnavailable
 from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
+from governor.gateway.claims import claim_of
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.http import Receive, Scope, Send, headers_of
 from governor.gateway.planner import Planner, TurnPlan, check_model, prompt_of
 from governor.gateway.relay import AnswerLimits, Relay
 from governor.gateway.reply import Reply
+from governor.gateway.sight import ServedShare
 from governor.gateway.turn import Turn, TurnBook
 from governor.policy.loader import PolicyStore
 from governor.policy.model import Policy
 from governor.redact import Redactor
 from governor.schedule.events import TurnArrived
 from governor.schedule.loop import Admission
-from governor.types import AgentName
+from governor.tokens.chain import Located
+from governor.types import AgentName, PromptShape
 from governor.wire.answer import reader_for
 from governor.wire.request import GenerationRequest, parse
 from serve.engine import Endpoint, Engine, EngineCall, TurnFacts
@@ -53,6 +56,7 @@ class Services(msgspec.Struct, frozen=True):
     policies: PolicyStore
     planner: Planner
     admission: Admission
+    served: ServedShare
     book: TurnBook
     clock: Clock
     body_limits: BodyLimits
@@ -138,38 +142,69 @@ class GenerateRoute:
         call = self._call(turn, plan.edits.body, headers)
         try:
             async with reply.kept_alive(policy.stream, request.model, enabled=request.stream):
-                await self._run(turn, reply, request, plan, policy, call)
+                await self._run(turn, reply, request, plan, policy, located, call)
         finally:
             # Many clients close on the last event, which cancels this task before it has returned.
-            if turn.answer.usage.prompt_tokens is not None:
-                s.planner.learn(located, plan.measure.count, turn.answer.usage.prompt_tokens)
+            usage = turn.answer.usage
+            if usage.prompt_tokens is not None:
+                s.planner.learn(located, plan.measure.count, usage.prompt_tokens)
+                if located.known is not None and usage.cached_tokens is not None:
+                    s.served.note(located.known.prompt_tokens, usage.cached_tokens)
 
     def _call(self, turn: Turn, body: bytes, headers: Mapping[str, str]) -> EngineCall:
         passed = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}
         return EngineCall(endpoint=self._endpoint, body=body, headers=passed, turn_id=turn.turn_id)
 
     async def _run(
-        self, turn: Turn, reply: Reply, request: GenerationRequest, plan: TurnPlan, policy: Policy, call: EngineCall
+        self,
+        turn: Turn,
+        reply: Reply,
+        request: GenerationRequest,
+        plan: TurnPlan,
+        policy: Policy,
+        located: Located,
+        call: EngineCall,
     ) -> None:
         """Wait for a lease and relay; once more if the engine was not there to accept the turn."""
         s = self._services
+        claim = claim_of(
+            turn.turn_id,
+            turn.agent,
+            plan.measure,
+            located,
+            policy,
+            output_cap=plan.cap.tokens,
+            choices=request.choices,
+            pauses=False,
+        )
         arrival = TurnArrived(
             turn_id=turn.turn_id,
             agent=turn.agent,
             agent_class=policy.agent_class,
             kind=plan.measure.kind,
             limits=policy.limits,
+            share=policy.share,
+            slices=policy.slices,
+            claim=claim,
+            session=located.session_id if located.shape is PromptShape.CONTINUATION else None,
         )
         for attempt in range(1, _ATTEMPTS + 1):
             async with s.admission.lease(arrival, turn.on_queued) as lease:
                 turn.on_granted((turn.queued_s or 0.0) + lease.waited_s)
+                lease.confirmed = False  # until the engine's answer has come to its end
                 try:
                     await self._relay(turn, reply, request, plan, call)
                     return
+                except UpstreamRefused:
+                    lease.confirmed = True
+                    raise
                 except UpstreamUnavailable:
+                    lease.confirmed = True
                     s.watch.on_unavailable()
                     if attempt == _ATTEMPTS:
                         raise
+                finally:
+                    lease.confirmed = lease.confirmed or turn.answer.ended_well
 
     async def _relay(
         self, turn: Turn, reply: Reply, request: GenerationRequest, plan: TurnPlan | None, call: EngineCall

@@ -90,6 +90,11 @@ class Admission:
         """Turns that wait; for display."""
         return self._scheduler.waiting
 
+    @property
+    def holds_leases(self) -> bool:
+        """Something is booked, be it only until the engine confirms that it has gone."""
+        return bool(self._scheduler.ledger.held_tokens) or self._scheduler.running > 0
+
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
 

@@ -1,0 +1,55 @@
+"""From a planned turn to what it asks of L1. Pure."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from governor.budget.claim import Claim, Segment
+from governor.gateway.planner import Measure
+from governor.policy.model import Policy
+from governor.tokens.chain import Located
+from governor.types import AgentName, TurnId
+
+_DIGEST_BYTES = 16
+
+
+def claim_of(
+    turn_id: TurnId,
+    agent: AgentName,
+    measure: Measure,
+    located: Located,
+    policy: Policy,
+    *,
+    output_cap: int,
+    choices: int,
+    pauses: bool,
+) -> Claim:
+    """``output_cap``: what it may write in all; where it can be paused, only the next piece of it is reserved.
+
+    Two turns share what the engine has reported as one prompt of their conversation, and nothing else: what two
+    requests compute at the same time is there twice (SGLang does not join requests in flight).
+    """
+    count, known = measure.count, located.known
+    output = min(output_cap, policy.slices.lookahead) if pauses else output_cap
+    shared = 0
+    segments: list[Segment] = []
+    if known is not None and not known.removed and 0 < known.prompt_tokens <= count.tokens:
+        shared = known.prompt_tokens
+        segments.append(Segment(_chain(agent, located, known.messages), shared))
+    segments.append(Segment(turn_id.encode(), count.tokens - shared))
+    return Claim(
+        turn_id=turn_id,
+        agent=agent,
+        segments=tuple(segments),
+        output_tokens=output,
+        margin_tokens=max(0, count.upper - count.tokens),
+        choices=choices,
+    )
+
+
+def _chain(agent: AgentName, located: Located, messages: int) -> bytes:
+    """Names a beginning of a conversation; the session stands for the tools and the model, which it has in common."""
+    named = blake2b(f"{agent} {located.session_id} {messages}".encode(), digest_size=_DIGEST_BYTES)
+    for digest in located.digests[:messages]:
+        named.update(digest)
+    return named.digest()
