@@ -55,27 +55,31 @@ class KvPublisher:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """While inside, both sockets are bound. Raises :class:`zmq.ZMQError` where an address is taken."""
-        context = zmq.asyncio.Context()
-        try:
-            self._live = zmq.Context(context).socket(zmq.PUB)
-            self._live.set_hwm(_MAX_UNSENT)
-            self._live.setsockopt(zmq.LINGER, _LINGER_MS)
-            self._live.bind(self._endpoint)
-            answering = None
-            if self._replay_endpoint is not None:
-                router = context.socket(zmq.ROUTER)
-                router.setsockopt(zmq.LINGER, _LINGER_MS)
-                router.bind(self._replay_endpoint)
-                answering = asyncio.create_task(self._answer(router))
+        with zmq.Context() as context, context.socket(zmq.PUB) as live:
+            live.setsockopt(zmq.LINGER, _LINGER_MS)
+            live.set_hwm(_MAX_UNSENT)
+            live.bind(self._endpoint)
+            self._live = live
+            try:
+                async with self._replaying():
+                    yield
+            finally:
+                self._live = None
+
+    @asynccontextmanager
+    async def _replaying(self) -> AsyncIterator[None]:
+        if self._replay_endpoint is None:
+            yield
+            return
+        with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
+            router.setsockopt(zmq.LINGER, _LINGER_MS)
+            router.bind(self._replay_endpoint)
+            answering = asyncio.create_task(self._answer(router))
             try:
                 yield
             finally:
-                if answering is not None:
-                    answering.cancel()
-                    await asyncio.gather(answering, return_exceptions=True)
-        finally:
-            self._live = None
-            context.destroy(linger=_LINGER_MS)
+                answering.cancel()
+                await asyncio.gather(answering, return_exceptions=True)
 
     async def _answer(self, router: zmq.asyncio.Socket) -> None:
         while True:

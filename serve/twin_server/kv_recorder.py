@@ -17,11 +17,11 @@ from serve.twin_server.content import Blocks, Content
 _MEDIA: Final = {Tier.L1: "GPU", Tier.L2: "CPU_PINNED"}
 
 
-class _Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
+class _Event(msgspec.Struct, omit_defaults=True, tag=True):
     pass
 
 
-class BlockStored(_Event):
+class BlockStored(_Event, kw_only=True):
     block_hashes: list[int]
     parent_block_hash: int | None = None
     token_ids: list[int]
@@ -30,7 +30,7 @@ class BlockStored(_Event):
     cache_salt: str | None = None
 
 
-class BlockRemoved(_Event):
+class BlockRemoved(_Event, kw_only=True):
     block_hashes: list[int]
     medium: str
 
