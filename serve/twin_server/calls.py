@@ -52,7 +52,17 @@ def read_value(text: str, schema: Schema | None) -> Any:
 def parameter_schema(tool: ToolSpec | None, name: str) -> Schema | None:
     properties = tool.parameters.get("properties") if tool else None
     schema = properties.get(name) if isinstance(properties, Mapping) else None
-    return schema if isinstance(schema, Mapping) else None
+    return resolve(schema, tool.parameters) if tool and isinstance(schema, Mapping) else None
+
+
+def resolve(schema: Schema, root: Schema) -> Schema:
+    """The part of ``root`` that ``schema`` refers to, or itself."""
+    if "$ref" not in schema:
+        return schema
+    found: Any = root
+    for part in str(schema["$ref"]).removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _kind(schema: Schema) -> str:

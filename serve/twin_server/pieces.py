@@ -36,8 +36,8 @@ _SPECIAL_IDS = {
 END_OF_TEXT, IM_START, IM_END, THINK, END_THINK, TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE = (
     _SPECIAL_IDS.values()
 )
-MARKERS = {special: marker.decode() for marker, special in _SPECIAL_IDS.items()}
-"""Special tokens and how they read."""
+_MARKERS = {special: marker.decode() for marker, special in _SPECIAL_IDS.items()}
+_FRAME = frozenset((END_OF_TEXT, IM_START, IM_END))
 
 _MARKER = re.compile(b"(" + b"|".join(re.escape(marker) for marker in _SPECIAL_IDS) + b")")
 # Nothing looks ahead, so what begins a text never depends on what follows the token after it.
@@ -56,14 +56,6 @@ _PIECE = re.compile(
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def as_ids(values: Iterable[int]) -> Ids:
-    """Numbers from a request. Raises :class:`ValueError` for what no id can be."""
-    try:
-        return array("I", values)
-    except (OverflowError, TypeError) as error:
-        raise ValueError("token ids are whole numbers of 32 bits") from error
-
-
 def encode(text: str) -> Ids:
     """The ids of a text. A lone surrogate, which no UTF-8 has, is read as the replacement character."""
     try:
@@ -79,18 +71,18 @@ def encode(text: str) -> Ids:
     return ids
 
 
-def decode(ids: Iterable[int], *, markers: bool = True) -> str:
-    """The text of any ids; one that no text has reads as the replacement character. ``markers``: special tokens read
-    as they are written, else as nothing."""
-    if not markers:
-        ids = [token for token in ids if token not in MARKERS]
+def decode(ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
+    """The text of any ids; one that no text has reads as the replacement character. ``skip_special_tokens`` leaves out
+    those that frame turns; markers of reasoning and calls are text, as in Qwen's tokenizers."""
+    if skip_special_tokens:
+        ids = [token for token in ids if token not in _FRAME]
     return "".join(map(_read, ids))
 
 
 @lru_cache(maxsize=1 << 16)
 def _read(token: int) -> str:
-    if token in MARKERS:
-        return MARKERS[token]
+    if token in _MARKERS:
+        return _MARKERS[token]
     try:
         text = token.to_bytes(4, "little").rstrip(_FILL).decode()
     except (OverflowError, UnicodeDecodeError):
