@@ -90,8 +90,12 @@ def _told_by_hits(measured: Measured, hits: Sequence[HitRow]) -> list[CostField]
         fields.append("request_token_s")
     if host and (device & host or len(device) > 1):
         fields.append("host_read_token_s")
+        if len(host) > 1:
+            fields.append("host_read_s")
     if storage and ((device | host) & storage or len(device | host) > 1):
         fields.append("storage_read_token_s")
+        if len(storage) > 1:
+            fields.append("storage_read_s")
     return fields
 
 

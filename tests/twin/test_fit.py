@@ -44,7 +44,9 @@ TRUE = Cost(
     request_s=0.1,
     request_token_s=4e-6,
     host_read_token_s=2e-6,
+    host_read_s=0.03,
     storage_read_token_s=5e-5,
+    storage_read_s=0.2,
 )
 MINIMAL = """
 name = "box"
@@ -190,10 +192,13 @@ def test_an_assumption_counts_in_the_rows_that_it_is_part_of() -> None:
     rows = msgspec.structs.replace(
         ALL_ROWS,
         hit=(true_hit(HitTier.DEVICE, 50_000), true_hit(HitTier.HOST, 8192)),
-        assume=(Assumption(field="host_read_token_s", value=TRUE.host_read_token_s, reason="the sister machine"),),
+        assume=(
+            Assumption(field="host_read_token_s", value=TRUE.host_read_token_s, reason="the sister machine"),
+            Assumption(field="host_read_s", value=TRUE.host_read_s, reason="the sister machine"),
+        ),
     )
     machine = fit(rows)
-    assert_same(machine.cost, TRUE, besides=("storage_read_token_s",))
+    assert_same(machine.cost, TRUE, besides=("storage_read_token_s", "storage_read_s"))
     assert any("the sister machine" in text for text in machine.assumed)
 
 
