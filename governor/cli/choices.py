@@ -14,7 +14,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Which engine was asked for on the command line. What is ``None`` is the profile's to say."""
 
     profile: str | None = None
-    """A shipped one by name or the owner's by path; ``None``: ``upstream`` if there is one, else ``embedded``."""
+    """A shipped one by name, the owner's by path, or ``twin:`` and a machine; ``None``: ``upstream`` if there is one,
+    else ``embedded``."""
     upstream: str | None = None
     upstream_key: Secret | None = None
     window_tokens: int | None = None
@@ -25,6 +26,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Interpreter of an SGLang of the owner's, in place of the installed one."""
     without: tuple[LowerTier, ...] = ()
     """Cache tiers to run without."""
+    speed: float | None = None
+    """Of the twin, this and what follows."""
+    script: Path | None = None
+    seed: int | None = None
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The engine behind ``governor up``: one that runs already, or the one that a profile stands for, launched."""
+"""The engine behind ``governor up``: one that runs already, the one that a profile stands for, or a twin, launched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from governor.cli.choices import EngineOptions
 from governor.cli.console import Exit, err, fail
 from governor.gateway.engine_watch import ProcessListener
-from governor.schedule.turns import EngineMode
+from governor.schedule.events import EngineMode
 from governor.settings import Home
 from governor.tokens.counter import Counter
 from governor.tokens.load import load_gguf
@@ -27,6 +27,7 @@ from serve.profile.model import EngineKind
 from serve.profile.tiers import without
 from serve.sglang_launcher import SglangOptions, launch_sglang
 from serve.supervisor import Supervisor
+from serve.twin_launcher import PROFILE_PREFIX, TwinOptions, launch_twin, machine_of
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,9 @@ def chosen_profile(options: EngineOptions) -> Profile:
     Raises :class:`~governor.errors.ConfigError` for a bad file, :class:`~serve.errors.ProfileRefused` for a tier to run
     without that there is not.
     """
+    twins = {"--speed": options.speed, "--script": options.script, "--seed": options.seed}
+    if given := [option for option, value in twins.items() if value is not None]:
+        fail(f"{', '.join(given)} is for a twin: --profile {PROFILE_PREFIX}MACHINE", Exit.USAGE)
     name = options.profile or ("upstream" if options.upstream is not None else "embedded")
     profile = load_profile(name)
     kind = profile.engine
@@ -98,18 +102,49 @@ def chosen_profile(options: EngineOptions) -> Profile:
     return without(adjusted, options.without)
 
 
+def chosen_twin(options: EngineOptions) -> TwinOptions | None:
+    """The twin that was asked for, or the end of the command where an option does not fit one; ``None``: no twin."""
+    machine = machine_of(options.profile)
+    if machine is None:
+        return None
+    misplaced = {
+        "--upstream": options.upstream is not None,
+        "--model": options.model is not None,
+        "--context": options.context_tokens is not None,
+        "--slots": options.slots is not None,
+        "--python": options.python is not None,
+        "--without": bool(options.without),
+    }
+    if found := [option for option, is_misplaced in misplaced.items() if is_misplaced]:
+        fail(f"a twin is as its machine's file says: it takes no {', '.join(found)}", Exit.USAGE)
+    speed = 1.0 if options.speed is None else options.speed
+    return TwinOptions(machine=machine, speed=speed, script=options.script, seed=options.seed or 0)
+
+
 @asynccontextmanager
 async def started_engine(options: EngineOptions, home: Home) -> AsyncIterator[StartedEngine]:
     """The engine while inside; one that we launch is stopped at the end. Raises :class:`~serve.errors.ServeError`."""
+    twin = chosen_twin(options)
+    if twin is not None:
+        async with _stopped_at_the_end() as started:
+            await _launch_twin(twin, home, started)
+            yield started
+        return
     profile = chosen_profile(options)
     if profile.engine is EngineKind.UPSTREAM:
         await end_orphan(home)
         yield StartedEngine(EngineTarget(url=options.upstream or "", key=options.upstream_key))
         return
-    started = StartedEngine()
     launch = _launch_sglang if profile.engine is EngineKind.SGLANG else _launch_embedded
-    try:
+    async with _stopped_at_the_end() as started:
         await launch(profile, options, home, started)
+        yield started
+
+
+@asynccontextmanager
+async def _stopped_at_the_end() -> AsyncIterator[StartedEngine]:
+    started = StartedEngine()
+    try:
         yield started
     finally:
         if started.supervisor is not None:
@@ -141,6 +176,13 @@ async def _launch_sglang(profile: Profile, options: EngineOptions, home: Home, s
     started.target = EngineTarget(url=engine.base_url, kind="sglang")
     for note in engine.command.notes:
         log.info("%s: %s", note.key, note.text)
+
+
+async def _launch_twin(asked: TwinOptions, home: Home, started: StartedEngine) -> None:
+    engine = await launch_twin(asked, home, on_change=started.on_change, on_plugin=started.on_plugin)
+    started.supervisor = engine.supervisor
+    started.target = EngineTarget(url=engine.base_url, kind="sglang")
+    log.info("the twin of %s at speed %g: %s", engine.machine.name, asked.speed, engine.machine.summary)
 
 
 class Bars:

@@ -29,7 +29,9 @@ def up(
     profile: Annotated[
         str | None,
         typer.Option(
-            "--profile", "-p", help="Engine profile: a shipped one by name (governor engine profiles), or a file."
+            "--profile",
+            "-p",
+            help="Engine profile: a shipped one by name (governor engine profiles), a file, or twin:MACHINE.",
         ),
     ] = None,
     upstream: Annotated[str | None, typer.Option(help="Use this OpenAI-compatible server as the engine.")] = None,
@@ -49,6 +51,11 @@ def up(
         Path | None, typer.Option(help="Interpreter of an SGLang of yours, in place of the installed one.")
     ] = None,
     without: WithoutOption = None,
+    speed: Annotated[
+        float | None, typer.Option(help="Of a twin: how many of its seconds pass in one. 1 if not given.")
+    ] = None,
+    script: Annotated[Path | None, typer.Option(help="Of a twin: file of what it answers.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of a twin: another one gives other answers.")] = None,
     database: Annotated[
         str | None, typer.Option(help="Turn log, e.g. postgresql+psycopg://USER@HOST/DB. Default: SQLite in the home.")
     ] = None,
@@ -67,6 +74,7 @@ def up(
     governor up --profile rx7900xtx-tp2 --model ~/models/qwen-gptq
     governor up --profile rx7900xtx-tp2 --without l3 when 'governor canary' finds L3 broken
     governor up --upstream http://127.0.0.1:30000    an engine that runs already
+    governor up --profile twin:rx7900xtx-tp2 --speed 60    a model of that engine, a minute in a second
     """
     key = os.environ.get(upstream_key_env)
     options = UpOptions(
@@ -84,6 +92,9 @@ def up(
             slots=slots,
             python=python,
             without=tuple(without or ()),
+            speed=speed,
+            script=script,
+            seed=seed,
         ),
         database=database,
         loopback_agent=loopback_agent,

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from governor.cli.choices import EngineOptions
-from governor.cli.engine import chosen_profile
+from governor.cli.engine import chosen_profile, chosen_twin
 from governor.cli.engine_care import Flow
 from governor.errors import ConfigError
 from governor.snapshot import TurnView
 from serve.errors import ProfileRefused
 from serve.profile.model import EngineKind
 from serve.profile.tiers import LowerTier
+from serve.twin_launcher import TwinOptions, twin_argv
 
 URL = "http://127.0.0.1:1"
 
@@ -57,6 +59,57 @@ def test_what_does_not_fit_ends_the_command(options: EngineOptions, capsys: pyte
         chosen_profile(options)
     assert ended.value.code == 2
     assert "profile " in capsys.readouterr().err
+
+
+def test_a_twin_is_chosen_by_its_machine() -> None:
+    assert chosen_twin(EngineOptions(profile="sglang-cpu", speed=2)) is None
+    assert chosen_twin(EngineOptions(profile="twin:sglang-cpu")) == TwinOptions(machine="sglang-cpu")
+    chosen = chosen_twin(EngineOptions(profile="twin:mine.toml", speed=60, script=Path("s.toml"), seed=7))
+    assert chosen == TwinOptions(machine="mine.toml", speed=60, script=Path("s.toml"), seed=7)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (EngineOptions(upstream=URL), "--upstream"),
+        (EngineOptions(model="x"), "--model"),
+        (EngineOptions(context_tokens=4096), "--context"),
+        (EngineOptions(slots=3), "--slots"),
+        (EngineOptions(python=Path("python")), "--python"),
+        (EngineOptions(without=(LowerTier.L3,)), "--without"),
+    ],
+)
+def test_a_twin_takes_nothing_of_other_engines(
+    options: EngineOptions, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        chosen_twin(replace(options, profile="twin:sglang-cpu"))
+    assert ended.value.code == 2
+    assert word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [EngineOptions(speed=60), EngineOptions(seed=0), EngineOptions(script=Path("x"))])
+def test_only_a_twin_has_a_speed(options: EngineOptions, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        chosen_profile(options)
+    assert ended.value.code == 2
+    assert "--profile twin:MACHINE" in capsys.readouterr().err
+
+
+def test_a_twin_is_started_from_anywhere(tmp_path: Path) -> None:
+    options = TwinOptions(machine="mine.toml", speed=0.5, script=Path("answers.toml"), seed=3)
+    argv = twin_argv(options, port=1, kv_events="ipc://a", kv_replay="ipc://b", plugin_socket=tmp_path)
+    told = dict(zip(argv[5::2], argv[6::2], strict=True))
+    assert told == {
+        "--machine": str(Path("mine.toml").absolute()),
+        "--port": "1",
+        "--speed": "0.5",
+        "--seed": "3",
+        "--kv-events-endpoint": "ipc://a",
+        "--kv-replay-endpoint": "ipc://b",
+        "--plugin-socket": str(tmp_path),
+        "--script": str(Path("answers.toml").absolute()),
+    }
 
 
 def test_an_unknown_profile_is_named() -> None:
