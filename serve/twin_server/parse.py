@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from itertools import groupby
 
 import msgspec
 
-from serve.twin_server.calls import ToolSpec, parameter_schema, read_value, write_json
+from serve.twin_server.calls import parameter_schema, read_value, write_json
 from serve.twin_server.pieces import END_THINK, END_TOOL_CALL, THINK, TOOL_CALL, decode
-from serve.twin_server.wishes import Answer
+from serve.twin_server.wishes import Answer, Offer
 
 
 class Reasoning(msgspec.Struct, frozen=True):
@@ -81,23 +81,23 @@ class AnswerParser:
     def __init__(
         self,
         answer: Answer,
-        tools: Sequence[ToolSpec] = (),
+        offer: Offer | None = None,
         *,
         in_reasoning: bool | None = None,
         separate_reasoning: bool = True,
     ) -> None:
-        """``tools``: those whose calls are told apart; without any they are text. ``in_reasoning``: what the request
-        says, if not what the prompt's tokens say."""
+        """Calls are told apart only where the request offers tools. ``in_reasoning``: what the request says, if not what
+        the prompt's tokens say."""
         begins = answer.in_reasoning if in_reasoning is None else in_reasoning
         self._question = answer.question
-        self._tools = {tool.name: tool for tool in tools}
+        self._offer = offer or Offer()
         self._separates = separate_reasoning
         self._part = _Part.REASONING if begins and separate_reasoning else _Part.TEXT
         self._room = answer.visible_chars
         self._breaks = ""
         """Line breaks that are shown only if more of the same part follows."""
         self._skips_breaks = False
-        self._call = _CallReader(self._tools)
+        self._call = _CallReader(self._offer)
         self._calls = 0
 
     def feed(self, ids: Iterable[int]) -> list[Delta]:
@@ -119,7 +119,7 @@ class AnswerParser:
             self._skips_breaks = True
         elif self._separates and token == THINK and self._part is _Part.REASONING:
             pass  # the model opens what the prompt has opened
-        elif self._tools and token == TOOL_CALL and self._part is not _Part.CALL:
+        elif self._offer.may_call and token == TOOL_CALL and self._part is not _Part.CALL:
             self._begin(_Part.CALL)
         elif token == END_TOOL_CALL and self._part is _Part.CALL:
             self._begin(_Part.TEXT)
@@ -132,7 +132,7 @@ class AnswerParser:
     def _begin(self, part: _Part) -> None:
         self._part, self._breaks, self._skips_breaks = part, "", False
         if part is _Part.CALL:
-            self._call = _CallReader(self._tools)
+            self._call = _CallReader(self._offer)
 
     def _said(self, text: str) -> Iterator[Delta]:
         if self._skips_breaks:
@@ -163,8 +163,8 @@ class _Name(msgspec.Struct, frozen=True):
 class _CallReader:
     """The text between the markers of one call."""
 
-    def __init__(self, tools: Mapping[str, ToolSpec]) -> None:
-        self._tools = tools
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
         self._name: str | None = None
         self._arguments = 0
         self._pieces: list[str] = []
@@ -189,7 +189,7 @@ class _CallReader:
         if tag["end"]:
             return "}" if self._arguments else "{}"
         self._arguments += 1
-        schema = parameter_schema(self._tools.get(self._name or ""), tag["parameter"])
+        schema = parameter_schema(self._offer.find(self._name or ""), tag["parameter"])
         written = f"{write_json(tag['parameter'])}: {write_json(read_value(tag['value'], schema))}"
         return f"{', ' if self._arguments > 1 else '{'}{written}"
 
@@ -209,9 +209,9 @@ def _call_id(question: str, number: int) -> str:
     return f"call_{hashlib.blake2b(f'{question}:{number}'.encode(), digest_size=12).hexdigest()}"
 
 
-def parse(answer: Answer, tools: Sequence[ToolSpec] = (), *, in_reasoning: bool | None = None) -> Parsed:
+def parse(answer: Answer, offer: Offer | None = None, *, in_reasoning: bool | None = None) -> Parsed:
     """All of an answer at once."""
-    parser = AnswerParser(answer, tools, in_reasoning=in_reasoning)
+    parser = AnswerParser(answer, offer, in_reasoning=in_reasoning)
     return gather([*parser.feed(answer.ids), *parser.finish()])
 
 
