@@ -86,8 +86,8 @@ class AnswerParser:
         in_reasoning: bool | None = None,
         separate_reasoning: bool = True,
     ) -> None:
-        """Calls are told apart only where the request offers tools. ``in_reasoning``: what the request says, if not what
-        the prompt's tokens say."""
+        """Calls are told apart only where the request offers tools. ``in_reasoning``: what the request says, if not
+        what the prompt's tokens say."""
         begins = answer.in_reasoning if in_reasoning is None else in_reasoning
         self._question = answer.question
         self._offer = offer or Offer()
