@@ -180,9 +180,12 @@ class TurnScheduler:
         if tokens <= claim.output_tokens - step // 4 or self.ledger.grow(turn_id, claim.output_tokens + step):
             return
         grown = msgspec.structs.replace(claim, output_tokens=claim.output_tokens + step)
+        going = (turn_id, *(each for each, other in self._running.items() if other.pausing))
+        if not self.ledger.shortage(grown, without=going):
+            return  # somebody is making room already
         waiter = Waiter(turn=running.turn, attained=self._service.attained(running.turn.agent, now), overdue=False)
         victims = for_room(
-            self._candidates(now), waiter, lambda out: not self.ledger.shortage(grown, without=(*out, turn_id))
+            self._candidates(now), waiter, lambda out: not self.ledger.shortage(grown, without=(*going, *out))
         )
         for victim in victims or (turn_id,):
             self._pause(victim, f"L1 is full: {turn_id} has written {tokens:,} tokens and needs room for more")
