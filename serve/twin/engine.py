@@ -97,6 +97,9 @@ class TwinEngine:
             scheduler.catch_up(self.now)
             if comes_at <= ends_at:
                 self._take_in(heapq.heappop(self._to_come)[2])
+                is_last = not self._to_come or self._to_come[0][0] > when
+                if self._work is None and self._inbox and is_last:
+                    self._decide()
             else:
                 if self._work is not None:
                     scheduler.end_work(self._work, self.now)
@@ -166,8 +169,6 @@ class TwinEngine:
         self._inbox.append(what)
         if isinstance(self._work, Leap):
             self._work.stop_at(self.now)
-        elif self._work is None:
-            self._decide()
 
     def _refuse(self, job: Job, reason: EndReason) -> None:
         del self._coming[job.ask.rid]
