@@ -1,0 +1,97 @@
+"""The twin as one HTTP application: its parts, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+
+from serve.twin.engine import TwinEngine
+from serve.twin.machine import Machine
+from serve.twin.tiers_observer import Observers
+from serve.twin.tiers_storage import Storage
+from serve.twin_server.clock import ScaledClock
+from serve.twin_server.content import Content
+from serve.twin_server.faults import Faults
+from serve.twin_server.feeds import Feeds
+from serve.twin_server.generator import Generator
+from serve.twin_server.info import Identity
+from serve.twin_server.metrics import TwinMetrics
+from serve.twin_server.planner import Planner
+from serve.twin_server.prober import Prober
+from serve.twin_server.routes_chat import ChatRoutes
+from serve.twin_server.routes_control import ControlRoutes
+from serve.twin_server.routes_info import InfoRoutes
+from serve.twin_server.routes_messages import MessagesRoutes
+from serve.twin_server.routes_text import TextRoutes
+from serve.twin_server.routes_tokens import TokenRoutes
+from serve.twin_server.routes_twin import TwinRoutes
+from serve.twin_server.script import Script
+from serve.twin_server.service import TwinService
+from serve.twin_server.settings import TwinServerSettings
+from serve.twin_server.tier_counters import TierCounters
+from serve.twin_server.wishes import AnswerSettings
+
+
+class TwinServer:
+    """``app`` serves while its lifespan is open, as uvicorn does by itself."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        settings: TwinServerSettings,
+        *,
+        script: Script | None = None,
+        storage: Storage | None = None,
+        content: Content | None = None,
+    ) -> None:
+        """``storage`` and ``content``: an earlier twin's, whose L3 this one finds. Raises :class:`OSError` where the
+        plugin's socket cannot be had."""
+        self.faults = Faults(script.faults if script is not None else ())
+        self.identity = Identity(machine, settings)
+        self.content = content or Content(machine.engine.tiers.page_tokens)
+        counters = TierCounters()
+        self._feeds = Feeds(
+            machine.engine.tiers,
+            self.content,
+            self.identity.model,
+            kv_events_endpoint=settings.kv_events_endpoint,
+            kv_replay_endpoint=settings.kv_replay_endpoint,
+            plugin_socket=settings.plugin_socket,
+            loses_batch=self.faults.on_kv_batch,
+        )
+        observer = Observers(counters, self._feeds)
+        self.engine = TwinEngine(machine.engine, machine.cost, storage, observer)
+        self.service = TwinService(self.engine, ScaledClock(settings.speed), self.faults)
+        self.service.listeners.append(self._feeds)
+        planner = Planner(self.identity, self.content, AnswerSettings(seed=settings.seed), script)
+        generator = Generator(self.identity, planner, self.service, self.faults)
+        chat = ChatRoutes(generator)
+        parts = (
+            InfoRoutes(
+                self.identity,
+                self.service,
+                TwinMetrics(self.identity, self.service, counters),
+                Prober(self.service, planner, self.faults, settings.health_check_s),
+            ),
+            ControlRoutes(self.service),
+            chat,
+            MessagesRoutes(chat, generator),
+            TextRoutes(generator),
+            TokenRoutes(planner),
+            TwinRoutes(self.service, self.faults, self.content),
+        )
+        routes = [route for part in parts for route in part.routes()]
+        self.app = Starlette(routes=routes, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        async with self._feeds.open():
+            running = asyncio.create_task(self.service.run())
+            try:
+                yield
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,179 @@
+"""Generations as the HTTP side sees them: what they will write, how far they are, how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from serve.twin.engine_model import Ask, Cached, Ended, EndReason
+from serve.twin.tiers_key import Key
+from serve.twin_server.errors import EngineFailed, Refused, prompt_over_pool
+from serve.twin_server.pieces import Ids
+from serve.twin_server.wishes import Answer, Offer
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to the model, and the answer: the twin knows it before the first token is written."""
+
+    prompt_ids: Ids
+    prompt: Key
+    answer: Answer
+    output: Key
+    """Of the answer's tokens."""
+    max_new_tokens: int
+    offer: Offer = Offer()
+    """The tools whose calls are read out of the answer."""
+    thinks: bool = False
+    """The request says that the answer begins in the thinking phase."""
+    priority: int = 0
+
+    def ask(self, rid: str) -> Ask:
+        return Ask(
+            rid=rid,
+            prompt=self.prompt,
+            output=self.output,
+            writes_tokens=len(self.answer.ids),
+            max_new_tokens=self.max_new_tokens,
+            priority=self.priority,
+        )
+
+
+class Generation:
+    """Owned by the service, which moves it; read by one route. ``news`` is set with each change."""
+
+    def __init__(self, rid: str, plan: Plan, news: asyncio.Event) -> None:
+        self.rid = rid
+        self.plan = plan
+        self.began_at = time.time()
+        self.first_token_at: float | None = None
+        self.written_tokens = 0
+        self.cached = Cached()
+        self.was_admitted = False
+        self.retractions = 0
+        self.ended: Ended | None = None
+        self.ended_at: float | None = None
+        self._news = news
+
+    # The service's side
+
+    def on_admitted(self, cached: Cached) -> None:
+        if not self.was_admitted:
+            self.was_admitted, self.cached = True, cached
+
+    def on_wrote(self, stop: int) -> None:
+        if self.first_token_at is None:
+            self.first_token_at = time.time()
+        self.written_tokens = max(self.written_tokens, stop)
+        self._news.set()
+
+    def on_ended(self, ended: Ended) -> None:
+        self.ended, self.ended_at = ended, time.time()
+        self.written_tokens = max(self.written_tokens, ended.completion_tokens)
+        self._news.set()
+
+    # The route's side
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended is not None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """As ``meta_info`` has it: a request that is aborted while it waits says nothing (``_handle_abort_req``)."""
+        return len(self.plan.prompt_ids) if self.was_admitted else 0
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.plan.answer.ids[: self.written_tokens].tolist()
+
+    @property
+    def refusal(self) -> Refused | None:
+        """The error that the engine ended it with, if it is one."""
+        if self.ended is None:
+            return None
+        match self.ended.reason:
+            case EndReason.TOO_LONG:
+                return prompt_over_pool(len(self.plan.prompt_ids), len(self.plan.prompt_ids) - 1)
+            case EndReason.QUEUE_FULL:
+                return EngineFailed(HTTPStatus.SERVICE_UNAVAILABLE, "The request queue is full.")
+            case EndReason.OUT_OF_MEMORY:
+                return EngineFailed(
+                    HTTPStatus.INTERNAL_SERVER_ERROR,
+                    "Out of memory even after retracting all other requests in the decode batch. Aborting the last "
+                    "request.",
+                )
+            case _:
+                return None
+
+    @property
+    def finish(self) -> dict[str, Any] | None:
+        """``meta_info.finish_reason``."""
+        if self.ended is None:
+            return None
+        match self.ended.reason:
+            case EndReason.STOP | EndReason.LENGTH if self.plan.answer.finish == "stop":
+                return {"type": "stop", "matched": self.plan.answer.matched_stop}
+            case EndReason.STOP | EndReason.LENGTH:
+                return {"type": "length", "length": self.ended.completion_tokens}
+            case EndReason.ABORT if not self.was_admitted:
+                return {"type": "abort", "message": "Abort in waiting queue"}
+            case EndReason.ABORT:
+                return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+            case _:
+                refusal = self.refusal
+                status = refusal.status if refusal else None
+                return {"type": "abort", "message": str(refusal), "status_code": status, "err_type": None}
+
+
+class Batch:
+    """The generations of one request, by their choice's index."""
+
+    def __init__(self, generations: Sequence[Generation], news: asyncio.Event) -> None:
+        self.generations = generations
+        self._news = news
+
+    @property
+    def is_over(self) -> bool:
+        return all(each.is_over for each in self.generations)
+
+    @property
+    def has_news(self) -> bool:
+        """Something was written, or has ended."""
+        return any(each.written_tokens or each.is_over for each in self.generations)
+
+    @property
+    def first(self) -> Generation:
+        return self.generations[0]
+
+    @property
+    def refusal(self) -> Refused | None:
+        """Of the first that the engine has ended with an error."""
+        return next((each.refusal for each in self.generations if each.refusal), None)
+
+    async def news(self, patience_s: float | None = None) -> bool:
+        """Wait until something has changed since the last time; ``False`` after ``patience_s`` of the wall without."""
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        self._news.clear()
+        return True
+
+    async def changes(self) -> AsyncIterator[tuple[int, Generation]]:
+        """Whoever has written more or has ended since it was given last; ends with the last one's end."""
+        seen: list[tuple[int, bool]] = [(0, False)] * len(self.generations)
+        while True:
+            for index, each in enumerate(self.generations):
+                now = each.written_tokens, each.is_over
+                if now != seen[index]:
+                    seen[index] = now
+                    yield index, each
+            if all(over for _, over in seen):
+                return
+            await self.news()
