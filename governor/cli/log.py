@@ -27,7 +27,8 @@ SinceOption = Annotated[str | None, typer.Option(help="Only the last while: 30m,
 AgentOption = Annotated[str | None, typer.Option(help="Only this agent.")]
 
 
-def _since(span: str | None) -> float | None:
+def since_time(span: str | None) -> float | None:
+    """The Unix time that ``--since`` means; ends the command if it means none."""
     if span is None:
         return None
     found = _SPAN.fullmatch(span)
@@ -36,7 +37,8 @@ def _since(span: str | None) -> float | None:
     return time.time() - int(found[1]) * _UNIT_S[found[2]]
 
 
-def _reader(home: Home, database: str | None) -> TurnLogReader:
+def log_reader(home: Home, database: str | None) -> TurnLogReader:
+    """The home's turn log, or the one by URL; ends the command if the home has none yet."""
     if database is None and not home.database.exists():
         fail(f"there is no turn log in {home.root} yet; 'governor up' makes it", Exit.NOT_RUNNING)
     from governor.store.database import sqlite_url  # noqa: PLC0415 - SQLAlchemy takes a quarter of a second
@@ -61,7 +63,7 @@ def log(
     governor log --state refused --json
     """
     with told_errors():
-        turns = _reader(home, database).recent(agent=agent, state=state, since=_since(since), limit=limit)
+        turns = log_reader(home, database).recent(agent=agent, state=state, since=since_time(since), limit=limit)
         turns.reverse()
         if as_json:
             for turn in turns:
@@ -113,7 +115,9 @@ def usage(
     """Print what each agent used: turns, prompt, cached, output. Reported and estimated figures stay apart."""
     with told_errors():
         offset_s = time.localtime().tm_gmtoff
-        rows = _reader(home, database).usage(agent=agent, since=_since(since), by_day=by_day, utc_offset_s=offset_s)
+        rows = log_reader(home, database).usage(
+            agent=agent, since=since_time(since), by_day=by_day, utc_offset_s=offset_s
+        )
         if as_json:
             for row in rows:
                 print_json(row)

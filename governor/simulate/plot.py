@@ -112,10 +112,11 @@ def _draw_lanes(axes: Axes, name: str, result: Result, agents: Sequence[Lane], u
         middles.append(top + height / 2)
         top += height
         axes.axhline(top, color="#EEEEEE", linewidth=0.8, zorder=0)
-    axes.set_ylim(top, 0)
-    axes.set_yticks(middles, [_lane_label(lane, result) for lane in agents])
+    axes.set_ylim(top or 1.0, 0)
+    axes.set_yticks(middles, [_lane_label(lane, result) for lane in agents], parse_math=False)
     axes.tick_params(axis="y", length=0, labelcolor=_INK)
-    axes.set_title(f"{name}: {result.trace} on {result.machine}", loc="left", fontsize=11, color=_INK, weight="bold")
+    title = f"{name}: {result.trace} on {result.machine}"
+    axes.set_title(title, loc="left", fontsize=11, color=_INK, weight="bold", parse_math=False)
     _bare(axes)
 
 
@@ -127,10 +128,11 @@ def _lane_label(lane: Lane, result: Result) -> str:
 
 def _draw_l1(axes: Axes, result: Result, unit_s: float) -> None:
     capacity = result.capacity.l1_tokens
-    at = [sample.at_s / unit_s for sample in result.samples]
+    samples = [*result.samples, *result.samples[-1:]]
+    at = [*(sample.at_s / unit_s for sample in result.samples), *[result.ended_s / unit_s][: len(samples)]]
     for tokens, colour in (
-        ([sample.l1_tokens for sample in result.samples], _CACHED),
-        ([sample.l1_used_tokens for sample in result.samples], _IN_USE),
+        ([sample.l1_tokens for sample in samples], _CACHED),
+        ([sample.l1_used_tokens for sample in samples], _IN_USE),
     ):
         axes.fill_between(at, [value / 1000 for value in tokens], step="post", color=colour, linewidth=0)
     axes.axhline(capacity / 1000, color=_FAILED, linewidth=1.2, linestyle="--")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from governor.simulate.result import GOOD_ENDS, Result, Sample, TurnEnd, TurnRow, WaitPlace
+from governor.simulate.result import GOOD_ENDS, Result, Sample, TurnEnd, TurnRow, Wait, WaitPlace
 from governor.types import AgentName
 
 _REASONS_SHOWN = 3
@@ -108,6 +108,7 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     slots_peak_share: float | None
     """States of linear-attention layers that running requests held; ``None``: a dense model."""
     slots_full_time_share: float | None
+    """Time in which cache and requests together left less than 1 % of the states free."""
     l2_peak_share: float | None
     running_peak: int
     waiting_peak: int
@@ -188,9 +189,14 @@ def _stall(row: TurnRow, attempts: Sequence[TurnRow]) -> Stall:
         seconds=seconds,
         turn_id=row.turn_id,
         before_first_token=at_s == row.asked_s,
-        reason=longest.reason if longest is not None else "",
+        reason=_reason(longest) if longest is not None else "",
         behind=longest.behind if longest is not None else (),
     )
+
+
+def _reason(wait: Wait) -> str:
+    """The engine gives none."""
+    return wait.reason or f"in the {wait.place.value}'s queue"
 
 
 def _figures(agent: AgentName, rows: Sequence[TurnRow], result: Result) -> AgentFigures:
@@ -225,7 +231,7 @@ def _waits(rows: Iterable[TurnRow]) -> WaitFigures:
         turns += bool(row.waits)
         for wait in row.waits:
             seconds[wait.place] += wait.seconds
-            reasons[wait.reason] += wait.seconds
+            reasons[_reason(wait)] += wait.seconds
             longest = max(longest, wait.seconds)
     ranked = sorted(reasons.items(), key=lambda each: (-each[1], each[0]))
     return WaitFigures(

@@ -130,10 +130,12 @@ def _notes(report: Report) -> Iterator[str]:
     rate = "-" if report.output_per_s is None else f"{report.output_per_s:.1f}"
     yield f"all done after {duration(report.makespan_s)}; {rate} tokens written a second"
     engine = report.engine
-    fullness = f"L1 held by running turns at most {_percent(engine.l1_peak_share)}"
+    fullness = f"running turns held at most {_percent(engine.l1_peak_share)} of L1"
     if engine.slots_peak_share is not None:
         full = _percent(engine.slots_full_time_share)
-        fullness += f"; states at most {_percent(engine.slots_peak_share)}, none free for {full} of the time"
+        fullness += (
+            f", of its states {_percent(engine.slots_peak_share)} (with the cache all of them, {full} of the time)"
+        )
     yield f"{fullness}; at most {engine.running_peak} running, {engine.waiting_peak} queued, {engine.held_peak} held"
     worst = sorted((a for a in report.agents if a.stall), key=_stalled_s, reverse=True)
     for agent in worst[:3]:

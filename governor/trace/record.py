@@ -51,7 +51,11 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recorded(
-    rows: Iterable[StoredTurn], *, name: str, bases: Mapping[str, str | None] | None = None, anonymous: bool = False
+    rows: Iterable[StoredTurn],
+    *,
+    name: str,
+    bases: Mapping[AgentName, str | None] | None = None,
+    anonymous: bool = False,
 ) -> Recording:
     """A trace of the turns, given oldest first. ``bases``: the shipped policy each agent's own stands on, which is also
     how a Hermes or an OpenClaw is known. Raises :class:`NothingToRecord`."""
@@ -138,7 +142,7 @@ class _Writer:
         self,
         placed: Sequence[tuple[AgentName, list[Placed]]],
         anonymous: bool,
-        bases: Mapping[str, str | None],
+        bases: Mapping[AgentName, str | None],
         unknown: Counter[str],
     ) -> None:
         self._placed = placed
