@@ -123,6 +123,10 @@ class GenerateAsk(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     extra_key: str | None = None
     return_prompt_token_ids: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    """-1: none of the prompt's."""
+    top_logprobs_num: int = 0
 
 
 class TokenizeAsk(msgspec.Struct, frozen=True, kw_only=True):

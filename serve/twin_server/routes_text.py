@@ -15,6 +15,7 @@ from serve.twin_server.asks import GenerateAsk, TextAsk, agent_of, body_of, requ
 from serve.twin_server.errors import Refused
 from serve.twin_server.generation import Batch, Generation
 from serve.twin_server.generator import Generator
+from serve.twin_server.logprobs import meta_logprobs
 from serve.twin_server.reading import TextReader
 from serve.twin_server.usage import tier_split, usage_of
 from serve.twin_server.wire_chat import DONE, event
@@ -133,6 +134,10 @@ class TextRoutes:
     def _generated(self, ask: GenerateAsk, each: Generation, text: str, index: int) -> dict[str, Any]:
         place = index if ask.sampling_params.n > 1 else None
         answer = wire_text.generated(each, text, place, self._generator.storage_backend)
+        if ask.return_logprob:
+            answer["meta_info"] |= meta_logprobs(
+                each.plan.prompt_ids, each.output_ids, ask.logprob_start_len, ask.top_logprobs_num
+            )
         if ask.return_prompt_token_ids:
             answer["prompt_token_ids"] = each.plan.prompt_ids.tolist()
         return answer
