@@ -24,6 +24,7 @@ class Job:
         "carry",
         "context",
         "entered_at",
+        "is_aborted",
         "limit_tokens",
         "matched_tokens",
         "read",
@@ -43,6 +44,7 @@ class Job:
         self.total_tokens = min(ask.writes_tokens, self.limit_tokens)
         """What it will have written at its end."""
         self.accept_length = ask.accept_length or settings.accept_length
+        self.is_aborted = False
         self.written = 0
         self.carry = 0.0
         """Of a token, from steps that yield a fraction on average."""
@@ -82,11 +84,18 @@ class Job:
 
     @property
     def end_reason(self) -> EndReason:
-        """A stop token beats the limit where both come at once (``schedule_batch.py:2030``)."""
+        """A stop token beats the limit where both come at once, an abort beats both (``schedule_batch.py:2011``)."""
+        if self.is_aborted:
+            return EndReason.ABORT
         return EndReason.STOP if self.ask.writes_tokens <= self.limit_tokens else EndReason.LENGTH
 
     def output(self, start: int, stop: int) -> Key:
         return self.ask.output.cut(start, stop)
+
+    def abort(self) -> None:
+        """It still runs one decode step (``to_finish`` of ``scheduler.py:5800``)."""
+        self.is_aborted = True
+        self.total_tokens = min(self.total_tokens, self.written + 1)
 
     def retract(self) -> None:
         """It has lost what it held, and what it has written is to be computed again."""

@@ -114,7 +114,8 @@ class Scheduler:
         self.queue.jobs.append(job)
 
     def abort(self, rid: str, now: float) -> None:
-        """Where it waits, nothing is left; of a prompt in part its chunks stay; where it decodes, it finishes."""
+        """Where it waits, nothing is left; of a prompt in part its chunks stay; where it decodes, it finishes with its
+        next token."""
         job = self.jobs.get(rid)
         if job is None:
             return
@@ -126,7 +127,8 @@ class Scheduler:
             self.queue.jobs.remove(job)
             self._drop_read(job, now)
         else:
-            self._leave(job)
+            job.abort()
+            return
         self._end(job, EndReason.ABORT, now)
         self.copies.note(now)
 
