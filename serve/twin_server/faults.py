@@ -7,22 +7,22 @@ the answer of each fifth request that is asked of it. Seconds are those of the e
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
+_Ordinal: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+_Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+_ErrorStatus: TypeAlias = Annotated[int, msgspec.Meta(ge=400, le=599)]
+
 
 class _Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    every: int = 1
+    every: _Ordinal = 1
     """Strikes at each so-manieth occasion."""
-    first: int | None = None
+    first: _Ordinal | None = None
     """The occasion it strikes at first, from 1; ``None``: ``every``."""
-    times: int | None = None
+    times: _Ordinal | None = None
     """How often it strikes; ``None``: no end."""
-
-    def __post_init__(self) -> None:
-        if self.every < 1 or (self.first or 1) < 1 or (self.times or 0) < 0:
-            raise ValueError("every and first count from 1, times is not negative")
 
     def strikes_at(self, occasion: int) -> bool:
         """Occasions are counted from 1."""
@@ -33,27 +33,27 @@ class _Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Delay(_Fault, frozen=True, tag="delay"):
     """Silence before the answer's head."""
 
-    seconds: float
+    seconds: _Seconds
 
 
 class Cut(_Fault, frozen=True, tag="cut"):
     """The connection breaks."""
 
-    after_tokens: int = 0
+    after_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class ErrorFrame(_Fault, frozen=True, tag="error_frame"):
     """The stream ends with an error event."""
 
-    after_tokens: int = 0
+    after_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     message: str = "an error inside the engine"
-    status: int = 500
+    status: _ErrorStatus = 500
 
 
 class HttpError(_Fault, frozen=True, tag="http_error"):
     """Refused before anything is done."""
 
-    status: int = 503
+    status: _ErrorStatus = 503
     message: str = "refused on purpose"
     retry_after_s: int | None = None
 
@@ -69,13 +69,13 @@ class LostAbort(_Fault, frozen=True, tag="lost_abort"):
 class SlowStart(_Fault, frozen=True, tag="slow_start"):
     """Not ready for so long after the start."""
 
-    seconds: float
+    seconds: _Seconds
 
 
 class KvGap(_Fault, frozen=True, tag="kv_gap"):
     """Batches of KV events are numbered and not published."""
 
-    batches: int = 1
+    batches: _Ordinal = 1
 
 
 RequestFault = Delay | Cut | ErrorFrame | HttpError | DeadScheduler

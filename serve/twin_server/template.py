@@ -68,7 +68,7 @@ def chat_ids(
         raise BadMessages("messages", "at least one is needed")
     if continue_final_message and read[-1].role != "assistant":
         raise BadMessages(f"messages[{len(read) - 1}].role", "must be assistant to be continued")
-    offered = _list(tools, "tools") if tools is not None else []
+    offered = _list(tools, "tools")
     tool_specs(offered)
     written = "".join(_turns(read, offered))
     if continue_final_message:
@@ -80,7 +80,7 @@ def chat_ids(
 
 def tool_specs(tools: Any) -> tuple[ToolSpec, ...]:
     """The functions that a request offers. Raises :class:`BadMessages`."""
-    return tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(_list(tools or [], "tools")))
+    return tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(_list(tools, "tools")))
 
 
 def last_user_text(messages: Any) -> str:
@@ -140,7 +140,7 @@ def _message(value: Any, field: str) -> _Message:
         if not reasoning and "</think>" in content:
             reasoning, _, content = content.rpartition("</think>")
             reasoning, content = reasoning.rpartition("<think>")[2].strip("\n"), content.lstrip("\n")
-        listed = _list(message.get("tool_calls") or [], f"{field}.tool_calls")
+        listed = _list(message.get("tool_calls"), f"{field}.tool_calls")
         calls = tuple(_call(call, f"{field}.tool_calls[{index}]") for index, call in enumerate(listed))
     return _Message(role=role, content=content, reasoning=reasoning, calls=calls)
 
@@ -152,10 +152,10 @@ def _call(value: Any, field: str) -> tuple[str, Mapping[str, Any]]:
         raise BadMessages(f"{field}.function.name", "a text is needed")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
+            arguments = json.loads(arguments)
         except ValueError as error:
             raise BadMessages(f"{field}.function.arguments", f"is not JSON: {error}") from error
-    return name, _object(arguments or {}, f"{field}.function.arguments")
+    return name, _object(arguments, f"{field}.function.arguments")
 
 
 def _tool(value: Any, field: str) -> ToolSpec:
@@ -166,7 +166,8 @@ def _tool(value: Any, field: str) -> ToolSpec:
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise BadMessages(f"{field}.function.name", "a text is needed")
-    return ToolSpec(name, _object(function.get("parameters") or {}, f"{field}.function.parameters"))
+    parameters = function.get("parameters")
+    return ToolSpec(name, {} if parameters is None else _object(parameters, f"{field}.function.parameters"))
 
 
 def _text(value: Any, field: str) -> str:
@@ -187,6 +188,9 @@ def _part(value: Any, field: str) -> str:
 
 
 def _list(value: Any, field: str) -> Sequence[Any]:
+    """Without it there is nothing in it."""
+    if value is None:
+        return ()
     if not isinstance(value, list | tuple):
         raise BadMessages(field, f"a list is needed, not {type(value).__name__}")
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -53,14 +53,14 @@ class WishedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``custom_params: {"twin": {…}}`` of a request, or a script's answer. What is left out is drawn."""
 
-    tokens: int | None = None
+    tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Of all that is written: reasoning, content, calls and the end marker."""
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     text: str | None = None
     reasoning: str | None = None
     calls: tuple[WishedCall, ...] | None = None
     """An empty list: none."""
-    call_share: float | None = None
+    call_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     """How probable a call is where tools are offered."""
     seed: int | None = None
     """Another than the engine's."""
@@ -70,8 +70,6 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError("either tokens or text")
         if self.reasoning_tokens is not None and self.reasoning is not None:
             raise ValueError("either reasoning_tokens or reasoning")
-        if (self.tokens or 1) < 1 or (self.reasoning_tokens or 0) < 0:
-            raise ValueError("a number of tokens is not negative, and an answer has at least one")
 
 
 class Choice(StrEnum):
