@@ -27,6 +27,7 @@ from serve.sglang_feed.plugin import plugin_hello
 from serve.sglang_probe import SglangProbe
 from serve.supervisor import OnChange, Supervisor
 from serve.twin.machine import SUFFIX, Machine, load_machine
+from serve.twin_server.script import BadScript, load_script
 
 PROFILE_PREFIX: Final = "twin:"
 """Before a machine's name it makes a profile."""
@@ -75,8 +76,7 @@ async def launch_twin(
 
     ``on_plugin`` is told as of :func:`serve.sglang_launcher.launch_sglang`.
     """
-    machine = await asyncio.to_thread(load_machine, options.machine)
-    _check(options)
+    machine = await asyncio.to_thread(_checked, options)
     await asyncio.to_thread(clear_sockets, home)
     port = free_port()
     events, replay = kv_endpoints(home)
@@ -134,8 +134,13 @@ def twin_argv(
     return (sys.executable, "-P", "-u", "-m", "serve.twin_server", *words)
 
 
-def _check(options: TwinOptions) -> None:
+def _checked(options: TwinOptions) -> Machine:
+    """Its machine. What is wrong is told here, since a child that ends is started again."""
     if not (math.isfinite(options.speed) and options.speed > 0):
         raise ServeError(f"The twin cannot go at a speed of {options.speed:g}. Give --speed a number above 0.")
-    if options.script is not None and not options.script.expanduser().is_file():
-        raise ServeError(f"There is no script {options.script}. Give --script a file of answers.")
+    if options.script is not None:
+        try:
+            load_script(options.script.expanduser())
+        except BadScript as error:
+            raise ServeError(f"{error}. Mend the script, or leave --script out.") from error
+    return load_machine(options.machine)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from governor.cli.choices import EngineOptions
@@ -182,7 +183,8 @@ async def _launch_twin(asked: TwinOptions, home: Home, started: StartedEngine) -
     engine = await launch_twin(asked, home, on_change=started.on_change, on_plugin=started.on_plugin)
     started.supervisor = engine.supervisor
     started.target = EngineTarget(url=engine.base_url, kind="sglang")
-    log.info("the twin of %s at speed %g: %s", engine.machine.name, asked.speed, engine.machine.summary)
+    what = f"no engine but its twin, at speed {asked.speed:g}: {engine.machine.summary}"
+    err.print(f"[dim]{escape(what)}[/]")
 
 
 class Bars:
