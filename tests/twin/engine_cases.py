@@ -11,6 +11,7 @@ from serve.twin.engine import TwinEngine
 from serve.twin.engine_model import Admitted, Ask, Ended, EngineEvent, EngineSettings, Retracted, Wrote
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_model import TierSettings
+from serve.twin.tiers_storage import Storage
 
 SECOND_A_TOKEN = Cost(
     prefill_token_s=1.0,
@@ -22,11 +23,17 @@ SECOND_A_TOKEN = Cost(
 """A token of a prompt is computed in a second, a decode step takes one."""
 
 
-def engine(cost: Cost = SECOND_A_TOKEN, *, tiers: dict[str, Any] | None = None, **settings: Any) -> TwinEngine:
+def engine(
+    cost: Cost = SECOND_A_TOKEN,
+    *,
+    tiers: dict[str, Any] | None = None,
+    storage: Storage | None = None,
+    **settings: Any,
+) -> TwinEngine:
     """1,000 tokens of L1 in pages of 10, a window as large; dense, with no L2."""
     pools = {"device_tokens": 1000, "page_tokens": 10, "state_chunk_tokens": 10, "track_interval_tokens": 20}
     given = {"context_tokens": 1000, "chunked_prefill_tokens": 10_000, "max_prefill_tokens": 100_000} | settings
-    return TwinEngine(EngineSettings(tiers=TierSettings(**(pools | (tiers or {}))), **given), cost)
+    return TwinEngine(EngineSettings(tiers=TierSettings(**(pools | (tiers or {}))), **given), cost, storage)
 
 
 def costing(**seconds: float) -> Cost:
