@@ -48,10 +48,6 @@ class KvPublisher:
         if self._live is not None and not is_lost:
             self._live.send_multipart([self._topic, number.to_bytes(8, "big"), payload])
 
-    def forget(self) -> None:
-        """What can be asked for again is gone: a gap before now cannot be filled."""
-        self._buffer.clear()
-
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """While inside, both sockets are bound. Raises :class:`zmq.ZMQError` where an address is taken."""

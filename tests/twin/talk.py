@@ -37,6 +37,47 @@ def tier_settings(*, slots: int = 24, storage_tokens: int | None = 4096) -> Tier
     )
 
 
+class Truth:
+    """What the tiers have, by names of pages."""
+
+    def __init__(self, tiers: Tiers, content: Content) -> None:
+        self._tiers = tiers
+        self._content = content
+
+    def residency(self) -> Residency:
+        """Of whole pages; what is on its way to L2 is not there yet."""
+        coming = {node.number for write in self._tiers.host.writes.values() if write.tokens for node in write.nodes}
+        found: Residency = {Tier.L1: set(), Tier.L2: set()}
+        for node in self._tiers.tree.walk_nodes():
+            names = {name for run in node.key.runs for name in self._content.blocks(run).block_hashes}
+            if node.device:
+                found[Tier.L1] |= names
+            if node.host and node.number not in coming:
+                found[Tier.L2] |= names
+        return found
+
+    def states(self) -> States:
+        coming = {write.nodes[-1].number for write in self._tiers.host.writes.values() if write.states}
+        found: States = {}
+        for node in self._tiers.tree.walk_nodes():
+            places = {Tier.L1} if node.state_device else set()
+            if node.state_host and node.number not in coming:
+                places.add(Tier.L2)
+            if places:
+                found[self._content.storage_names(node.key.runs[-1])[-1]] = (node.depth, frozenset(places))
+        return found
+
+    def stored(self) -> tuple[set[str], set[str]]:
+        """L3's pages and states."""
+        pages: set[str] = set()
+        states: set[str] = set()
+        for span in self._tiers.storage.walk_spans():
+            names = [name for run in span.key.runs for name in self._content.storage_names(run)]
+            pages |= set(names[span.missing // self._content.page_tokens :])
+            states |= {names[-1]} if span.has_state else set()
+        return pages, states
+
+
 class Talk:
     """Three agents with a common beginning. A turn is one request, from its prompt to its end."""
 
@@ -45,6 +86,7 @@ class Talk:
         self.feeds = feeds
         observer: TiersObserver = feeds
         self.tiers = Tiers(settings, observer=observer)
+        self.truth = Truth(self.tiers, content)
         self._random = Random(seed)  # noqa: S311 - a game, not a secret
         self._head = self._words(200)
         self._said = [array("I", self._head) for _ in range(_AGENTS)]
@@ -121,38 +163,3 @@ class Talk:
 
     def _words(self, tokens: int) -> array[int]:
         return array("I", [self._random.randrange(1, 50_000) for _ in range(tokens)])
-
-    # What is true
-
-    def residency(self) -> Residency:
-        """Of whole pages; what is on its way to L2 is not there yet."""
-        coming = {node.number for write in self.tiers.host.writes.values() if write.tokens for node in write.nodes}
-        found: Residency = {Tier.L1: set(), Tier.L2: set()}
-        for node in self.tiers.tree.walk_nodes():
-            names = {name for run in node.key.runs for name in self.content.blocks(run).block_hashes}
-            if node.device:
-                found[Tier.L1] |= names
-            if node.host and node.number not in coming:
-                found[Tier.L2] |= names
-        return found
-
-    def states(self) -> States:
-        coming = {write.nodes[-1].number for write in self.tiers.host.writes.values() if write.states}
-        found: States = {}
-        for node in self.tiers.tree.walk_nodes():
-            places = {Tier.L1} if node.state_device else set()
-            if node.state_host and node.number not in coming:
-                places.add(Tier.L2)
-            if places:
-                found[self.content.storage_names(node.key.runs[-1])[-1]] = (node.depth, frozenset(places))
-        return found
-
-    def stored(self) -> tuple[set[str], set[str]]:
-        """L3's pages and states."""
-        pages: set[str] = set()
-        states: set[str] = set()
-        for span in self.tiers.storage.walk_spans():
-            names = [name for run in span.key.runs for name in self.content.storage_names(run)]
-            pages |= set(names[span.missing // self.content.page_tokens :])
-            states |= {names[-1]} if span.has_state else set()
-        return pages, states

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -29,11 +30,15 @@ from serve.sglang_feed import (
 )
 from serve.sglang_feed.events import KvTier, L3Change, StateTier
 from serve.sglang_feed.plugin import plugin_hello
-from serve.twin.engine_model import Ask, Cached, Ended, EndReason, Wrote
-from serve.twin.tiers_model import Tier
+from serve.twin.cost import Cost
+from serve.twin.engine import TwinEngine
+from serve.twin.engine_model import Ask, Cached, Ended, EndReason, EngineEvent, EngineSettings, Wrote
+from serve.twin.tiers_model import Tier, TierSettings
 from serve.twin_server.content import Content
 from serve.twin_server.feeds import Feeds
-from tests.twin.talk import Residency, States, Talk, tier_settings
+from serve.twin_server.kv_events import KvPublisher
+from serve.twin_server.kv_recorder import BlockStored, KvEvent
+from tests.twin.talk import Residency, States, Talk, Truth, tier_settings
 
 _TIERS = {KvTier.DEVICE: Tier.L1, KvTier.HOST: Tier.L2}
 _PLACES = {StateTier.DEVICE: Tier.L1, StateTier.HOST: Tier.L2}
@@ -117,7 +122,15 @@ def folder() -> Iterator[Path]:
 
 
 def made(folder: Path, seed: int = 1, loses_batch: Callable[[], bool] = lambda: False, **settings: int | None) -> Talk:
-    tiers, content = tier_settings(**settings), Content(64)  # type: ignore[arg-type]
+    tiers = tier_settings(**settings)  # type: ignore[arg-type]
+    feeds, content = feeds_in(folder, tiers, loses_batch)
+    return Talk(tiers, content, feeds, seed)
+
+
+def feeds_in(
+    folder: Path, tiers: TierSettings, loses_batch: Callable[[], bool] = lambda: False
+) -> tuple[Feeds, Content]:
+    content = Content(tiers.page_tokens)
     feeds = Feeds(
         tiers,
         content,
@@ -127,7 +140,7 @@ def made(folder: Path, seed: int = 1, loses_batch: Callable[[], bool] = lambda: 
         plugin_socket=folder / "plugin",
         loses_batch=loses_batch,
     )
-    return Talk(tiers, content, feeds, seed)
+    return feeds, content
 
 
 @asynccontextmanager
@@ -157,8 +170,12 @@ async def agrees(listener: Listener, talk: Talk) -> None:
     """Copies under way may be told of or not, so none are."""
     talk.tiers.settle()
     talk.feeds.on_events(())
-    await listener.until(lambda: listener.kv == talk.residency() and listener.states == talk.states())
-    await listener.until(lambda: (listener.pages, listener.stored_states) == talk.stored())
+    await knows(listener, talk.truth)
+
+
+async def knows(listener: Listener, truth: Truth) -> None:
+    await listener.until(lambda: listener.kv == truth.residency() and listener.states == truth.states())
+    await listener.until(lambda: (listener.pages, listener.stored_states) == truth.stored())
     assert listener.kv[Tier.L1]
     assert listener.kv[Tier.L2]
 
@@ -186,7 +203,9 @@ async def test_who_comes_late_is_told_all(folder: Path) -> None:
         talk.tiers.settle()
         talk.feeds.on_events(())
         async with listening(folder) as listener:
-            await listener.until(lambda: listener.kv == talk.residency() and listener.states == talk.states())
+            await listener.until(
+                lambda: listener.kv == talk.truth.residency() and listener.states == talk.truth.states()
+            )
 
 
 async def test_lost_batches_come_by_replay(folder: Path) -> None:
@@ -209,6 +228,26 @@ async def test_a_loss_at_the_end_is_made_good_in_the_silence(folder: Path) -> No
         await played(talk, 5)
         await agrees(listener, talk)
         assert len(listener.resets) == 1
+
+
+async def test_a_gap_that_is_not_kept_makes_the_listener_forget(folder: Path) -> None:
+    listener = Listener()
+    publisher = KvPublisher(f"ipc://{folder}/kv", f"ipc://{folder}/replay", kept=3)
+    running = asyncio.create_task(KvFeed(f"ipc://{folder}/kv", f"ipc://{folder}/replay", listener).run())
+    async with publisher.open():
+        publisher.publish(page(0))
+        await listener.until(lambda: listener.kv[Tier.L1] == {0})
+        for number in range(1, 7):
+            publisher.publish(page(number), is_lost=True)
+        publisher.publish(page(7))
+        await listener.until(lambda: listener.kv[Tier.L1] == {5, 6, 7})
+        assert listener.resets[-1] == "batches 1 to 4 are lost"
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def page(name: int) -> list[KvEvent]:
+    return [BlockStored(block_hashes=[name], token_ids=[1] * 64, block_size=64, medium="GPU")]
 
 
 async def test_a_new_twin_at_the_same_place_is_noticed(folder: Path) -> None:
@@ -241,6 +280,58 @@ async def test_requests_are_told_by_name(folder: Path) -> None:
             assert matched.prompt_tokens == admitted.prompt_tokens - 1
         assert any(listener.admitted[rid].storage_tokens for rid in rids)
         assert {event.rid for event in listener.l3 if event.change is L3Change.LOADED} <= set(rids)
+
+
+async def test_requests_of_a_whole_engine(folder: Path) -> None:
+    """Many at once: they wait, are aborted, are served from L1 and L2."""
+    feeds, content = feeds_in(folder, settings := tier_settings())
+    engine = TwinEngine(
+        EngineSettings(tiers=settings, context_tokens=4096, chunked_prefill_tokens=256, max_running_requests=4),
+        Cost(prefill_token_s=1e-3, prefill_square_s=0, decode_step_s=0.01, decode_request_s=0, decode_kv_token_s=0),
+        observer=feeds,
+    )
+    chance, said, events = Random(5), [array("I") for _ in range(5)], list[EngineEvent]()  # noqa: S311 - a game
+    async with feeds.open(), listening(folder) as listener:
+        for number in range(60):
+            agent = number % len(said)
+            prompt = said[agent] if len(said[agent]) < 1000 else array("I")
+            prompt = prompt + array("I", (chance.randrange(1000) for _ in range(chance.randint(2, 250))))
+            said[agent] = prompt + array("I", (chance.randrange(1000) for _ in range(chance.randint(1, 150))))
+            key, tokens = content.context(said[agent]).key, len(said[agent]) - len(prompt)
+            rid = f"r{number:02}"
+            ask = Ask(
+                rid=rid,
+                prompt=key.cut(0, len(prompt)),
+                output=key.cut(len(prompt), len(key)),
+                writes_tokens=tokens,
+                max_new_tokens=tokens,
+            )
+            feeds.on_ask(ask)
+            engine.submit(engine.now, ask)
+            if chance.random() < 0.1:
+                engine.abort(engine.now + 0.3, rid)
+            for _ in range(chance.randint(1, 8)):
+                told = engine.run(engine.now + 0.1)
+                feeds.on_events(told)
+                events += told
+                await asyncio.sleep(0)
+        while (when := engine.next_at()) is not None:
+            told = engine.run(when)
+            feeds.on_events(told)
+            events += told
+        await knows(listener, Truth(engine.tiers, content))
+        ended = {event.rid: event for event in events if isinstance(event, Ended)}
+        served = {rid: event for rid, event in ended.items() if rid in listener.admitted}
+        assert len(ended) == 60
+        assert EndReason.ABORT in {event.reason for event in ended.values()}
+        assert {rid for rid, event in ended.items() if event.reason is EndReason.STOP} <= set(served)
+        for rid, event in served.items():
+            admitted, cached = listener.admitted[rid], event.cached
+            split = (admitted.device_tokens, admitted.host_tokens, admitted.storage_tokens)
+            assert split == (cached.device, cached.host, cached.storage)
+            assert admitted.prompt_tokens == event.prompt_tokens == listener.matches[rid].prompt_tokens + 1
+        assert any(event.cached.device for event in served.values())
+        assert any(event.cached.host for event in served.values())
 
 
 async def test_the_twin_answers_for_the_plugin(folder: Path) -> None:
