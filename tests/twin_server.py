@@ -26,6 +26,19 @@ from serve.twin_server.settings import TwinServerSettings
 SPEED = 40.0
 """What takes a second of the engine takes 25 ms of a test."""
 _START_LIMIT_S = 30
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tell the weather of a place.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city", "days"],
+        },
+    },
+}
+"""A tool."""
 
 
 def small_machine(**changes: Any) -> Machine:

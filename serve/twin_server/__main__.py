@@ -58,9 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--speed", type=float, default=defaults.speed, help="seconds of the twin in one second")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of what the model writes")
     parser.add_argument("--served-model-name", metavar="NAME", help="over the machine's")
-    parser.add_argument(
-        "--script", type=Path, metavar="FILE", help="answers and faults; without, answers are made up"
-    )
+    parser.add_argument("--script", type=Path, metavar="FILE", help="answers and faults; without, answers are made up")
     parser.add_argument("--kv-events-endpoint", metavar="ADDRESS", help="ZMQ address at which KV events are published")
     parser.add_argument(
         "--kv-replay-endpoint", metavar="ADDRESS", help="ZMQ address at which missed ones are to be had"
@@ -89,7 +87,13 @@ async def _serve(server: TwinServer, host: str, port: int) -> None:
         access_log=False,
         timeout_graceful_shutdown=_STOP_WITHIN_S,
     )
-    await _Announcing(config).serve()
+    program = _Announcing(config)
+
+    def fail() -> None:
+        program.should_exit = program.force_exit = True
+
+    server.on_failed = fail
+    await program.serve()
 
 
 if __name__ == "__main__":

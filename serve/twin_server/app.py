@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -34,6 +35,8 @@ from serve.twin_server.settings import TwinServerSettings
 from serve.twin_server.tier_counters import TierCounters
 from serve.twin_server.wishes import AnswerSettings
 
+_log = logging.getLogger(__name__)
+
 
 class TwinServer:
     """``app`` serves while its lifespan is open, as uvicorn does by itself."""
@@ -49,6 +52,8 @@ class TwinServer:
     ) -> None:
         """``storage`` and ``content``: an earlier twin's, whose L3 this one finds. Raises :class:`OSError` where the
         plugin's socket cannot be had."""
+        self.on_failed: Callable[[], None] = lambda: None
+        """Called when the engine model has failed: nothing will be answered any more."""
         self.faults = Faults(script.faults if script is not None else ())
         self.identity = Identity(machine, settings)
         self.content = content or Content(machine.engine.tiers.page_tokens)
@@ -86,10 +91,17 @@ class TwinServer:
         routes = [route for part in parts for route in part.routes()]
         self.app = Starlette(routes=routes, lifespan=self._lifespan)
 
+    def _over(self, running: asyncio.Task[None]) -> None:
+        """A scheduler that has crashed takes the server with it, as SGLang's does."""
+        if not running.cancelled() and (error := running.exception()) is not None:
+            _log.error("the engine model has failed", exc_info=error)
+            self.on_failed()
+
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         async with self._feeds.open():
             running = asyncio.create_task(self.service.run())
+            running.add_done_callback(self._over)
             try:
                 yield
             finally:

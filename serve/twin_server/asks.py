@@ -139,7 +139,8 @@ class TokenizeAsk(msgspec.Struct, frozen=True, kw_only=True):
 class DetokenizeAsk(msgspec.Struct, frozen=True, kw_only=True):
     """``/detokenize``."""
 
-    tokens: list[int] | list[list[int]]
+    tokens: list[int | list[int]]
+    """Of one text, or of several."""
     skip_special_tokens: bool = True
 
 

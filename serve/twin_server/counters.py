@@ -27,6 +27,8 @@ class Counters:
         self.retracted_output_tokens = 0
 
     def on_event(self, event: EngineEvent, generation: Generation) -> None:
+        if generation.is_probe:
+            return
         match event:
             case Admitted() if not generation.was_admitted:
                 self.cached_device_tokens += event.cached.device

@@ -43,8 +43,7 @@ class Refused(Exception):
 
     def event(self) -> dict[str, Any]:
         """As the last event of a stream."""
-        phrase = self.kind if self.status < 500 else HTTPStatus(self.status).name
-        return {"error": self.flat(phrase)}
+        return {"error": self.flat(HTTPStatus(self.status).name)}
 
     def openai_response(self) -> Response:
         return json_response(self.flat(), self.status, self.headers)

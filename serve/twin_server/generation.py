@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
@@ -16,6 +17,9 @@ from serve.twin_server.errors import EngineFailed, Refused, prompt_over_pool
 from serve.twin_server.pieces import Ids
 from serve.twin_server.wishes import Answer, Offer
 
+PROBE_PREFIX = "HEALTH_CHECK"
+"""What names of health checks begin with."""
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A request to the model, and the answer: the twin knows it before the first token is written."""
@@ -26,6 +30,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     output: Key
     """Of the answer's tokens."""
     max_new_tokens: int
+    longest_prompt_tokens: int
+    """That the engine takes."""
     offer: Offer = Offer()
     """The tools whose calls are read out of the answer."""
     thinks: bool = False
@@ -58,6 +64,11 @@ class Generation:
         self.ended: Ended | None = None
         self.ended_at: float | None = None
         self._news = news
+
+    @property
+    def is_probe(self) -> bool:
+        """Of a health check, which is not counted."""
+        return self.rid.startswith(PROBE_PREFIX)
 
     # The service's side
 
@@ -98,7 +109,7 @@ class Generation:
             return None
         match self.ended.reason:
             case EndReason.TOO_LONG:
-                return prompt_over_pool(len(self.plan.prompt_ids), len(self.plan.prompt_ids) - 1)
+                return prompt_over_pool(len(self.plan.prompt_ids), self.plan.longest_prompt_tokens)
             case EndReason.QUEUE_FULL:
                 return EngineFailed(HTTPStatus.SERVICE_UNAVAILABLE, "The request queue is full.")
             case EndReason.OUT_OF_MEMORY:
@@ -155,15 +166,12 @@ class Batch:
         """Of the first that the engine has ended with an error."""
         return next((each.refusal for each in self.generations if each.refusal), None)
 
-    async def news(self, patience_s: float | None = None) -> bool:
-        """Wait until something has changed since the last time; ``False`` after ``patience_s`` of the wall without."""
-        try:
+    async def news(self, patience_s: float | None = None) -> None:
+        """Wait until something has changed since the last time, or for ``patience_s`` of the wall."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self._news.wait()
-        except TimeoutError:
-            return False
         self._news.clear()
-        return True
 
     async def changes(self) -> AsyncIterator[tuple[int, Generation]]:
         """Whoever has written more or has ended since it was given last; ends with the last one's end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -46,9 +47,6 @@ class Generator:
     ) -> Response:
         """Answers when there is something to stream: SGLang sends no head before. Raises :class:`Refused`."""
         await self._wait(request, batch, mischief, lambda: batch.has_news)
-        refusal = batch.refusal
-        if refusal is not None and refusal.status < 500:
-            raise refusal
         lost_s = self._identity.settings.lost_stream_s
         told = mischief.in_stream(events, batch)
         return GeneratedStream(told, lambda: self._service.abort_lost(batch, lost_s))
@@ -67,10 +65,14 @@ class Generator:
     async def _wait(self, request: Request, batch: Batch, mischief: Mischief, enough: Callable[[], bool]) -> None:
         """Aborts what was begun where nobody waits for it any more."""
         look_s = self._service.clock.wall_s(self._identity.settings.lost_client_s)
+        looks_at = time.monotonic() + look_s
         try:
             while not enough():
-                if not await batch.news(look_s) and await request.is_disconnected():
-                    raise BadRequest("Request is disconnected from the client side (type 1).")
+                await batch.news(look_s)
+                if time.monotonic() >= looks_at:
+                    looks_at = time.monotonic() + look_s
+                    if await request.is_disconnected():
+                        raise BadRequest("Request is disconnected from the client side (type 1).")
             await mischief.before_head()
         except BaseException:
             self._service.abort_lost(batch, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve.twin.engine_job import output_limit
+from serve.twin.engine_job import RESERVED_TOKENS, longest_request_tokens, output_limit
 from serve.twin.engine_model import Ask
 from serve.twin.tiers_key import Key
 from serve.twin_server.answers import plan
@@ -170,6 +170,7 @@ class Planner:
             answer=answer,
             output=context.key.cut(prompt_tokens, prompt_tokens + len(answer.ids)),
             max_new_tokens=cap,
+            longest_prompt_tokens=longest_request_tokens(self._identity.engine) - RESERVED_TOKENS,
             offer=wanted.offer,
             thinks=wanted.thinks,
             priority=wanted.priority,

@@ -6,6 +6,7 @@ import uuid
 
 from serve.twin_server.asks import GenerateAsk, SamplingParams
 from serve.twin_server.faults import Faults
+from serve.twin_server.generation import PROBE_PREFIX
 from serve.twin_server.planner import Planner
 from serve.twin_server.service import TwinService
 
@@ -34,7 +35,7 @@ class Prober:
         outputs = service.outputs
         rid = None
         if service.live == 0:
-            rid = f"HEALTH_CHECK_{uuid.uuid4().hex}"
+            rid = f"{PROBE_PREFIX}_{uuid.uuid4().hex}"
             service.start(self._planner.generate(_PROBE, None), rid)
         answered = await service.output_after(outputs, self._patience_s)
         if not answered and rid is not None:

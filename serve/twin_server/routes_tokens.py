@@ -50,9 +50,11 @@ class TokenRoutes:
         try:
             ask = await body_of(request, DetokenizeAsk)
             skip = ask.skip_special_tokens
-            if ask.tokens and isinstance(ask.tokens[0], list):
-                return json_response({"text": [_text(ids, skip) for ids in ask.tokens if isinstance(ids, list)]})
-            return json_response({"text": _text([each for each in ask.tokens if isinstance(each, int)], skip)})
+            several = [ids for ids in ask.tokens if isinstance(ids, list)]
+            one = [token for token in ask.tokens if isinstance(token, int)]
+            if several and one:
+                raise malformed("Expected tokens or lists of tokens - at `$.tokens`")
+            return json_response({"text": [_text(ids, skip) for ids in several] if several else _text(one, skip)})
         except BadRequest as refused:
             return refused.openai_response()
 
