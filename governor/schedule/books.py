@@ -38,6 +38,11 @@ class AgentBook(msgspec.Struct):
             return now
         return self.granted_at[len(self.granted_at) - limit] + _MINUTE_S
 
+    def next_opening(self, now: float) -> float | None:
+        """When a grant is next forgotten, which may let somebody in."""
+        self._forget(now)
+        return self.granted_at[0] + _MINUTE_S if self.granted_at else None
+
     def retry_after(self, now: float, turn: TurnArrived) -> int:
         """Seconds after which asking again makes sense."""
         return max(_SOONEST_S, math.ceil(self.rate_opens(now, turn) - now))

@@ -20,7 +20,7 @@ CREDIT_S = 10.0
 """Holding a token of L1 for so long is worth computing it once: on the machine of the field a lost context of 100K is
 computed in 100 s, and one that is still there returns in 1 s."""
 
-Rank = tuple[bool, float, int, float, int]
+Rank = tuple[int, float, int]
 _CLASS_RANK = {agent_class: rank for rank, agent_class in enumerate(AgentClass)}
 
 
@@ -29,8 +29,6 @@ def class_rank(agent_class: AgentClass) -> int:
     return _CLASS_RANK[agent_class]
 
 
-def rank(turn: TurnArrived, *, due: float, now: float, attained: float, number: int) -> Rank:
-    """Sorts ascending. ``due``: when its waiting budget ends; ``number``: counts arrivals."""
-    overdue = now >= due
-    score = attained - CREDIT_S * turn.resident_tokens
-    return not overdue, due if overdue else 0.0, class_rank(turn.agent_class), score, number
+def rank(turn: TurnArrived, *, attained: float, number: int) -> Rank:
+    """Of a turn within its waiting budget; sorts ascending. ``number`` counts arrivals."""
+    return class_rank(turn.agent_class), attained - CREDIT_S * turn.resident_tokens, number

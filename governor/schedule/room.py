@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from governor.budget.claim import Claim
 from governor.budget.ledger import Ledger
 from governor.schedule.events import TurnArrived
 from governor.types import AgentClass, AgentName, TurnId
@@ -19,19 +20,28 @@ class Room:
         self.ledger = Ledger()
         self.floors: Mapping[AgentName, int] = {}
 
-    def missing_for(self, turn: TurnArrived) -> str | None:
-        """Why the turn cannot have its room now; ``None`` if it can. Alone it always can: that it can fit at all was
-        seen on its arrival."""
+    def lacks(self, turn: TurnArrived) -> bool:
+        """Whether the turn cannot have its room now. Alone it always can: that it can fit at all was seen on its
+        arrival."""
         claim, ledger = turn.claim, self.ledger
         if claim is None or ledger.held_tokens == 0:
+            return False
+        return self._over_ceiling(turn, claim) or bool(
+            ledger.shortage(claim, reserve_tokens=self._left_to_others(turn))
+        )
+
+    def missing_for(self, turn: TurnArrived) -> str | None:
+        """What is missing, in words; ``None`` if nothing is."""
+        claim, ledger = turn.claim, self.ledger
+        if claim is None or not self.lacks(turn):
             return None
-        ceiling, held = turn.share.ceiling_tokens, ledger.agent_tokens(turn.agent)
-        if ceiling is not None and held and held + claim.tokens > ceiling:
+        if self._over_ceiling(turn, claim):
+            held, ceiling = ledger.agent_tokens(turn.agent), turn.share.ceiling_tokens
             return f"this agent holds {held:,} of its {ceiling:,} KV tokens and asks for {claim.tokens:,} more"
         short = ledger.shortage(claim, reserve_tokens=self._left_to_others(turn))
         if short.tokens:
             return f"needs {ledger.cost(claim):,} KV tokens, {short.tokens:,} more than are free"
-        return f"needs {claim.slots} state slots, {short.slots} more than are free" if short.slots else None
+        return f"needs {claim.slots} state slots, {short.slots} more than are free"
 
     def fits_without(self, turn: TurnArrived, gone: tuple[TurnId, ...]) -> bool:
         """Whether it would fit if those turns were not there."""
@@ -54,9 +64,21 @@ class Room:
         have = f"{total.tokens or 0:,} KV tokens" + (f" and {total.slots} state slots" if total.slots else "")
         return f"{claim.prompt_tokens:,} prompt tokens and {output:,} for the answer never fit the engine's {have}"
 
+    def _over_ceiling(self, turn: TurnArrived, claim: Claim) -> bool:
+        """One turn alone always may run."""
+        ceiling = turn.share.ceiling_tokens
+        if ceiling is None:
+            return False
+        held = self.ledger.agent_tokens(turn.agent)
+        return held > 0 and held + claim.tokens > ceiling
+
     def _left_to_others(self, turn: TurnArrived) -> int:
         """KV tokens that this turn must leave free: other agents' floors, and better classes' part."""
+        own = HOLD_BACK[turn.agent_class]
+        held_back = int(own * (self.ledger.capacity.tokens or 0)) if own else 0
+        if not self.floors:
+            return held_back
         floors = sum(
             max(0, floor - self.ledger.agent_tokens(name)) for name, floor in self.floors.items() if name != turn.agent
         )
-        return max(floors, int(HOLD_BACK[turn.agent_class] * (self.ledger.capacity.tokens or 0)))
+        return max(floors, held_back)

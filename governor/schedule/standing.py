@@ -21,8 +21,8 @@ class Waiting(msgspec.Struct):
     turn: TurnArrived
     since: float
     number: int
+    """Counts arrivals; one that waits again has a new one."""
     resumed: bool = False
-    reason: str = ""
 
     @property
     def due(self) -> float:

@@ -128,6 +128,7 @@ def test_a_wait_ends_after_hold_s() -> None:
     table.arrive("a")
     table.now = 1.0
     table.arrive("b", hold_s=30.0)
+    table.at(6.0)  # the moment from which an answer would be paused for it, if the engine could
     assert table.scheduler.next_deadline(table.now) == 31.0
     table.at(30.9)
     assert not table.effects.rejected
@@ -146,6 +147,7 @@ def test_rate() -> None:
     assert table.granted == "ab"
     assert table.scheduler.next_deadline(table.now) is None
     table.arrive("d", turns_per_minute=2)
+    table.at(35.0)
     assert table.scheduler.next_deadline(table.now) == 60.0
     table.at(59.9)
     assert table.granted == "ab"

@@ -1,0 +1,119 @@
+"""The turns that run now, and what room they leave: KV memory, state slots, places in the engine. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from governor.budget.ledger import Ledger
+from governor.schedule.events import EngineChanged, EngineMode, TurnArrived
+from governor.schedule.room import Room
+from governor.schedule.service import Service
+from governor.schedule.slices import Candidate
+from governor.schedule.standing import Running
+from governor.types import TurnId
+
+LONGEST_TURN_S = 6 * 3600.0
+
+
+class Floor:
+    """Running turns, each with its lease; and the engine they run on."""
+
+    def __init__(self) -> None:
+        self.engine = EngineChanged(EngineMode.COMING)
+        self.room = Room()
+        self.service = Service()
+        self.running: dict[TurnId, Running] = {}
+        self._sessions: Counter[str] = Counter()
+        """Conversations with a running turn."""
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.room.ledger
+
+    def is_full(self) -> bool:
+        """All the engine's places are taken."""
+        return self.engine.slots is not None and len(self.running) >= self.engine.slots
+
+    @property
+    def pausing(self) -> tuple[TurnId, ...]:
+        """Turns that have been asked to stop and have not yet."""
+        return tuple(turn_id for turn_id, each in self.running.items() if each.pausing)
+
+    def set_engine(self, event: EngineChanged) -> None:
+        self.engine = event
+        self.ledger.capacity = event.capacity
+        if event.anew:
+            self.ledger.clear()
+            for each in self.running.values():  # they are failing; until each says so its place is kept where it can be
+                claim = each.turn.claim
+                if claim is not None and not self.ledger.shortage(claim):
+                    self.ledger.book(claim, each.granted_at, LONGEST_TURN_S)
+
+    def start(self, turn: TurnArrived, now: float) -> None:
+        """The turn runs from now on; its room is booked."""
+        if turn.claim is not None:
+            self.ledger.book(turn.claim, now, LONGEST_TURN_S)
+        self.service.hold(turn.agent, now, turn.tokens / turn.share.weight)
+        self.running[turn.turn_id] = Running(turn, now)
+        self._sessions[turn.session or ""] += 1
+
+    def stop(self, turn_id: TurnId, now: float, *, confirmed: bool) -> TurnArrived | None:
+        """It runs no more; ``None`` if it did not."""
+        running = self.running.pop(turn_id, None)
+        if running is None:
+            return None
+        turn = running.turn
+        self.ledger.release(turn_id, now, confirmed=confirmed)
+        self.service.hold(turn.agent, now, -turn.tokens / turn.share.weight)
+        self._sessions -= Counter((turn.session or "",))
+        return turn
+
+    def runs_session(self, session: str) -> bool:
+        return session in self._sessions
+
+    def lacks(self, turn: TurnArrived) -> bool:
+        """Whether there is no place or no room for it now."""
+        return self.is_full() or self.room.lacks(turn)
+
+    def would_fit(self, turn: TurnArrived, without: tuple[TurnId, ...]) -> bool:
+        """Whether there would be place and room if those turns were gone."""
+        slots, left = self.engine.slots, len(self.running) - len(without)
+        return (slots is None or left < slots) and (left == 0 or self.room.fits_without(turn, without))
+
+    def candidates(self, now: float) -> list[Candidate]:
+        """Running turns that could be asked to stop, as far as they are not yet."""
+        return [
+            Candidate(
+                turn=each.turn,
+                ran_s=now - each.granted_at,
+                attained=self.service.attained(each.turn.agent, now),
+                started=each.started,
+            )
+            for each in self.running.values()
+            if not each.pausing
+        ]
+
+    def stuck(self, now: float) -> list[Running]:
+        """Granted turns that have waited for their first token for longer than they would before the engine."""
+        return [
+            each
+            for each in self.running.values()
+            if not each.started and not each.pausing and now - each.granted_at >= each.turn.slices.yield_after_s
+        ]
+
+    def next_moment(self, now: float, *, somebody_waits: bool) -> float | None:
+        """When a quantum, or the patience of one inside the engine, is over."""
+        running = self.running.values()
+        moments = [each.granted_at + each.turn.slices.yield_after_s for each in running if not each.started]
+        if moments or somebody_waits:
+            moments += [each.granted_at + each.turn.slices.quantum_s for each in running]
+        return min((moment for moment in moments if moment > now), default=None)
+
+    def check_integrity(self) -> None:
+        """Raises ``AssertionError``."""
+        for turn_id, each in self.running.items():
+            if each.turn.claim is not None and not self.ledger.holds(turn_id):
+                raise AssertionError(f"{turn_id} runs without a lease")
+        if +self._sessions != Counter(each.turn.session or "" for each in self.running.values()):
+            raise AssertionError("running conversations are booked wrong")
+        self.ledger.check_integrity()
