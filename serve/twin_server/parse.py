@@ -1,8 +1,8 @@
 """The twin's output as it streams: reasoning, content and tool calls as a chat API tells them apart.
 
 A token is whole characters and a marker is one token, so nothing is ever half there. As with SGLang, whether an output
-begins as reasoning is for the request to say, not for its tokens; an argument of a call is told when it is whole.
-Line breaks that only set the parts apart are not shown.
+begins as reasoning is for the request to say, not for its tokens; line breaks around markers belong to the parts beside
+them (``parser/reasoning_parser.py``); an argument of a call is told when it is whole.
 """
 
 from __future__ import annotations
@@ -94,9 +94,6 @@ class AnswerParser:
         self._separates = separate_reasoning
         self._part = _Part.REASONING if begins and separate_reasoning else _Part.TEXT
         self._room = answer.visible_chars
-        self._breaks = ""
-        """Line breaks that are shown only if more of the same part follows."""
-        self._skips_breaks = False
         self._call = _CallReader(self._offer)
         self._calls = 0
 
@@ -104,48 +101,22 @@ class AnswerParser:
         """What these tokens show."""
         return _joined(delta for token in ids for delta in self._token(token))
 
-    def finish(self) -> list[Delta]:
-        """What was held back until it is known that nothing follows."""
-        held, self._breaks = self._breaks, ""
-        return [self._shown(held)] if held and self._part is not _Part.CALL else []
-
     def _token(self, token: int) -> Iterator[Delta]:
         text = decode((token,), skip_special_tokens=True)[: self._room]
         self._room -= len(text)
-        if not text:
+        thinks = self._part is _Part.REASONING
+        if not text or (thinks and token == THINK):  # a model may open what the prompt has opened
             return
-        if self._separates and token == END_THINK and self._part is _Part.REASONING:
-            self._begin(_Part.TEXT)
-            self._skips_breaks = True
-        elif self._separates and token == THINK and self._part is _Part.REASONING:
-            pass  # the model opens what the prompt has opened
-        elif self._offer.may_call and token == TOOL_CALL and self._part is not _Part.CALL:
-            self._begin(_Part.CALL)
-        elif token == END_TOOL_CALL and self._part is _Part.CALL:
-            self._begin(_Part.TEXT)
-            self._skips_breaks = True
+        if thinks and token == END_THINK:
+            self._part = _Part.TEXT
+        elif self._offer.may_call and token == TOOL_CALL:
+            self._part, self._call = _Part.CALL, _CallReader(self._offer)
+        elif self._part is _Part.CALL and token == END_TOOL_CALL:
+            self._part = _Part.TEXT
         elif self._part is _Part.CALL:
             yield from self._call_text(text)
         else:
-            yield from self._said(text)
-
-    def _begin(self, part: _Part) -> None:
-        self._part, self._breaks, self._skips_breaks = part, "", False
-        if part is _Part.CALL:
-            self._call = _CallReader(self._offer)
-
-    def _said(self, text: str) -> Iterator[Delta]:
-        if self._skips_breaks:
-            text = text.lstrip("\n")
-            self._skips_breaks = not text
-        said = self._breaks + text
-        shown = said.rstrip("\n")
-        self._breaks = said[len(shown) :]
-        if shown:
-            yield self._shown(shown)
-
-    def _shown(self, text: str) -> Delta:
-        return Reasoning(text) if self._part is _Part.REASONING else Text(text)
+            yield Reasoning(text) if thinks else Text(text)
 
     def _call_text(self, text: str) -> Iterator[Delta]:
         for tag in self._call.feed(text):
@@ -212,19 +183,21 @@ def _call_id(question: str, number: int) -> str:
 def parse(answer: Answer, offer: Offer | None = None, *, in_reasoning: bool | None = None) -> Parsed:
     """All of an answer at once."""
     parser = AnswerParser(answer, offer, in_reasoning=in_reasoning)
-    return gather([*parser.feed(answer.ids), *parser.finish()])
+    return gather(parser.feed(answer.ids))
 
 
 def gather(deltas: Iterable[Delta]) -> Parsed:
-    """What deltas say together."""
+    """What deltas say together. Of the content, what stands before the calls (``detect_and_parse``)."""
     reasoning, content = "", ""
     calls: list[ParsedCall] = []
     for delta in deltas:
         match delta:
             case Reasoning(text):
                 reasoning += text
-            case Text(text):
+            case Text(text) if not calls:
                 content += text
+            case Text(_):
+                pass  # line breaks between calls
             case CallStarted(_, id_, name):
                 calls.append(ParsedCall(id_, name, ""))
             case CallArguments(index, json):

@@ -12,7 +12,7 @@ from serve.twin_server.wire_chat import ChatStream, tool_call
 
 
 class ChatReader:
-    """Of one choice. As SGLang's parsers do, it holds back what may belong to a marker that has not come."""
+    """Of one choice."""
 
     def __init__(self, plan: Plan, *, separate_reasoning: bool) -> None:
         self._ids = plan.answer.ids
@@ -23,13 +23,11 @@ class ChatReader:
         self._calls = 0
         self.was_read = False
 
-    def read(self, written_tokens: int, *, is_over: bool) -> list[Delta]:
+    def read(self, written_tokens: int) -> list[Delta]:
         """What is new."""
         self.was_read = True
         deltas = self._parser.feed(self._ids[self._seen_tokens : written_tokens])
         self._seen_tokens = written_tokens
-        if is_over:
-            deltas += self._parser.finish()
         self._calls += sum(isinstance(delta, CallStarted) for delta in deltas)
         return deltas
 
@@ -59,7 +57,7 @@ def whole_calls(parsed: Parsed) -> list[dict[str, Any]] | None:
 
 def whole_chat(reader: ChatReader, generation: Generation) -> Parsed:
     """All of a generation that is over."""
-    return gather(reader.read(generation.written_tokens, is_over=True))
+    return gather(reader.read(generation.written_tokens))
 
 
 def thought_tokens(generation: Generation) -> int:

@@ -65,7 +65,7 @@ class ChatRoutes:
             usage = usage_of([each], thought_tokens(each)) if ask.continuous_usage else None
             if not reader.was_read:
                 yield stream.role(index)
-            for delta in reader.read(each.written_tokens, is_over=each.is_over):
+            for delta in reader.read(each.written_tokens):
                 yield chunk_of(delta, stream, index, usage)
             finish = each.finish
             if finish is not None:

@@ -1,7 +1,8 @@
 """Chat messages to token ids, in the ChatML form of Qwen3.5.
 
-As Qwen's template does, it writes the tools into the system turn and drops the reasoning of answers before the last
-question. Unlike it, each tool result is a turn of its own, so that a further message only appends tokens.
+As Qwen's template does, it writes the tools into the system turn, trims what each message says, and drops the reasoning
+of answers before the last question. Unlike it, each tool result is a turn of its own, so that a further message only
+appends tokens.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class BadMessages(ValueError):
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
     role: str
+    raw: str
+    """Content as it came."""
     content: str
     reasoning: str
     calls: tuple[tuple[str, Mapping[str, Any]], ...]
@@ -61,21 +64,23 @@ def chat_ids(
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
 ) -> Ids:
-    """The prompt of a chat request, from its decoded JSON. ``continue_final_message``: the last message is the answer's
-    beginning, and stays open. Raises :class:`BadMessages`."""
+    """The prompt of a chat request, from its decoded JSON. ``continue_final_message``: an answer at the end is the
+    beginning of the one to be written; without it, it is taken for a user's (``_handle_last_assistant_message``).
+    Raises :class:`BadMessages`."""
     read = [_message(message, f"messages[{index}]") for index, message in enumerate(_list(messages, "messages"))]
     if not read:
         raise BadMessages("messages", "at least one is needed")
-    if continue_final_message and read[-1].role != "assistant":
-        raise BadMessages(f"messages[{len(read) - 1}].role", "must be assistant to be continued")
+    begun = ""
+    if read[-1].role == "assistant" and continue_final_message:
+        begun = read.pop().raw
+    elif read[-1].role == "assistant" and add_generation_prompt:
+        read[-1] = msgspec.structs.replace(read[-1], role="user", content=read[-1].raw.strip())
     offered = _list(tools, "tools")
     tool_specs(offered)
     written = "".join(_turns(read, offered))
-    if continue_final_message:
-        return encode(written.removesuffix("<|im_end|>\n"))
-    if add_generation_prompt:
+    if add_generation_prompt or continue_final_message:
         written += ASSISTANT + (THINKING if enable_thinking else NOT_THINKING)
-    return encode(written)
+    return encode(written) + encode(begun)
 
 
 def tool_specs(tools: Any) -> tuple[ToolSpec, ...]:
@@ -98,15 +103,15 @@ def turn_number(messages: Any) -> int:
 
 
 def _turns(messages: Sequence[_Message], tools: Sequence[Any]) -> Iterator[str]:
-    first, *others = messages
-    has_system = first.role in ("system", "developer")
+    has_system = bool(messages) and messages[0].role in ("system", "developer")
+    told = messages[0].content if has_system else ""
     if tools:
         listed = "".join(f"{write_json(tool)}\n" for tool in tools)
         system = f"# Tools\n\nYou have access to the following functions:\n\n<tools>\n{listed}{_FORMAT}"
-        yield _turn("system", f"{system}\n\n{first.content}" if has_system and first.content else system)
+        yield _turn("system", f"{system}\n\n{told}" if told else system)
     elif has_system:
-        yield _turn("system", first.content)
-    rest = others if has_system else messages
+        yield _turn("system", told)
+    rest = messages[has_system:]
     last_question = max((index for index, message in enumerate(rest) if message.role == "user"), default=-1)
     for index, message in enumerate(rest):
         if message.role == "assistant":
@@ -132,17 +137,18 @@ def _message(value: Any, field: str) -> _Message:
     role = message.get("role")
     if role not in _ROLES:
         raise BadMessages(f"{field}.role", f"must be one of {', '.join(_ROLES)}, not {role!r}")
-    content = _text(message.get("content"), f"{field}.content")
+    raw = _text(message.get("content"), f"{field}.content")
+    content = raw.strip()
     reasoning = ""
     calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     if role == "assistant":
-        reasoning = _text(message.get("reasoning_content"), f"{field}.reasoning_content")
+        reasoning = _text(message.get("reasoning_content"), f"{field}.reasoning_content").strip()
         if not reasoning and "</think>" in content:
             reasoning, _, content = content.rpartition("</think>")
-            reasoning, content = reasoning.rpartition("<think>")[2].strip("\n"), content.lstrip("\n")
+            reasoning, content = reasoning.rpartition("<think>")[2].strip(), content.strip()
         listed = _list(message.get("tool_calls"), f"{field}.tool_calls")
         calls = tuple(_call(call, f"{field}.tool_calls[{index}]") for index, call in enumerate(listed))
-    return _Message(role=role, content=content, reasoning=reasoning, calls=calls)
+    return _Message(role=role, raw=raw, content=content, reasoning=reasoning, calls=calls)
 
 
 def _call(value: Any, field: str) -> tuple[str, Mapping[str, Any]]:

@@ -125,7 +125,7 @@ async def test_caps_stops_and_several_choices(sdk: openai.AsyncOpenAI) -> None:
     assert short.usage is not None
     assert (short.choices[0].finish_reason, short.usage.completion_tokens) == ("length", 3)
     stopped = await sdk.chat.completions.create(model="m", messages=QUESTION, stop=["sun"], extra_body=SAYS)
-    assert (stopped.choices[0].finish_reason, stopped.choices[0].message.content) == ("stop", "It is ")
+    assert (stopped.choices[0].finish_reason, stopped.choices[0].message.content) == ("stop", "\n\nIt is ")
     assert (stopped.choices[0].model_extra or {})["matched_stop"] == "sun"
     several = await sdk.chat.completions.create(model="m", messages=QUESTION, n=3, extra_body=SAYS)
     assert [choice.index for choice in several.choices] == [0, 1, 2]

@@ -109,7 +109,7 @@ def test_closed_thinking_goes_on_with_the_content() -> None:
         partial = prompt + whole.ids[:thought] + _CLOSE
         rest = answer(partial)
         assert not rest.in_reasoning
-        assert parse(rest).content == content
+        assert "\n\n" + parse(rest).content == content
         later = answer(partial + rest.ids[:10])
         assert rest.ids[:10] + later.ids == rest.ids
 
@@ -176,11 +176,11 @@ def test_too_few_tokens_are_refused(wish: dict[str, Any]) -> None:
 def test_wished_parts() -> None:
     call = WishedCall(name="read", arguments={"path": "a", "lines": [5, 5], "mode": "read"})
     parsed = said(question(), _OFFER, reasoning="because", text="So.", calls=(call, call))
-    assert (parsed.reasoning, parsed.content) == ("because", "So.")
+    assert (parsed.reasoning, parsed.content) == ("because\n", "\n\nSo.\n\n")
     assert [msgspec.json.decode(each.arguments) for each in parsed.calls] == [call.arguments] * 2
     assert len({each.id for each in parsed.calls}) == 2
     assert said(question(), _OFFER, calls=()).calls == ()
-    assert said(question(), _OFFER, calls=(call,)).content == ""
+    assert said(question(), _OFFER, calls=(call,)).content == "\n\n"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def read(text: str, offer: Offer | None = _OFFER, *, in_reasoning: bool = False)
 def test_the_parts() -> None:
     call = write_call("write", {"text": "hi"})
     parsed = read(f"thought\n\nmore\n</think>\n\nsaid\n\nmore\n\n{call}\n{call}", in_reasoning=True)
-    assert (parsed.reasoning, parsed.content) == ("thought\n\nmore", "said\n\nmore")
+    assert (parsed.reasoning, parsed.content) == ("thought\n\nmore\n", "\n\nsaid\n\nmore\n\n")
     assert [(each.name, each.arguments) for each in parsed.calls] == [("write", '{"text": "hi"}')] * 2
     assert parsed.calls[0].id != parsed.calls[1].id
 
@@ -68,8 +68,7 @@ def test_content_keeps_its_line_breaks(text: str) -> None:
 def test_whole_texts_come_in_one_piece() -> None:
     answer = output("one two three\n</think>\n\nfour five", in_reasoning=True)
     parser = AnswerParser(answer)
-    assert parser.feed(answer.ids) == [Reasoning("one two three"), Text("four five")]
-    assert parser.finish() == []
+    assert parser.feed(answer.ids) == [Reasoning("one two three\n"), Text("\n\nfour five")]
 
 
 @pytest.mark.parametrize("portion", [1, 2, 3, 7])
@@ -82,7 +81,7 @@ def test_portions_say_what_the_whole_says(portion: int) -> None:
         for at in range(0, len(answer.ids), portion)
         for delta in parser.feed(answer.ids[at : at + portion])
     ]  # fmt: skip
-    assert gather([*deltas, *parser.finish()]) == parse(answer, _OFFER)
+    assert gather(deltas) == parse(answer, _OFFER)
     assert "\ufffd" not in str(deltas)
 
 

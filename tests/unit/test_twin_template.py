@@ -94,12 +94,23 @@ def test_a_further_message_only_appends() -> None:
         before = ids
 
 
-def test_an_open_answer() -> None:
-    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well, "}]
-    assert rendered(messages, continue_final_message=True).endswith("</think>\n\nWell, ")
-    with pytest.raises(BadMessages) as caught:
-        chat_ids(messages[:1], continue_final_message=True)
-    assert caught.value.field == "messages[0].role"
+def test_an_answer_at_the_end() -> None:
+    question = "<|im_start|>user\nhi<|im_end|>\n"
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": " Well, "}]
+    begun = rendered(messages, continue_final_message=True)
+    assert begun == f"{question}<|im_start|>assistant\n<think>\n Well, "
+    begun = rendered(messages, continue_final_message=True, enable_thinking=False)
+    assert begun == f"{question}<|im_start|>assistant\n<think>\n\n</think>\n\n Well, "
+    assert rendered(messages) == f"{question}<|im_start|>user\nWell,<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    assert rendered(messages[:1], continue_final_message=True) == rendered(messages[:1])
+    assert rendered(messages[1:], continue_final_message=True) == "<|im_start|>assistant\n<think>\n Well, "
+
+
+def test_what_is_said_is_trimmed() -> None:
+    messages = [{"role": "user", "content": " hi\n"}, {"role": "assistant", "content": "\n\nYes.\n"}]
+    assert rendered(messages, add_generation_prompt=False) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nYes.<|im_end|>\n"
+    )
 
 
 @pytest.mark.parametrize(
