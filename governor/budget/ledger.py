@@ -116,6 +116,18 @@ class Ledger:
             missing_slots = self._held_slots - sum(each.slots for each in gone) + claim.slots - slots
         return Shortage(tokens=max(0, missing_tokens), slots=max(0, missing_slots), never=never)
 
+    def at_most(self, claim: Claim) -> Claim:
+        """``claim``, cut to what the engine has at all. For an answer that was begun: it has grown until it filled L1,
+        and only the engine can say that it must end."""
+        total = self.capacity.tokens
+        if total is None or claim.tokens <= total:
+            return claim
+        room = max(0, total - claim.prompt_tokens) // claim.choices
+        if room:
+            return msgspec.structs.replace(claim, output_tokens=room)
+        own = Segment(claim.turn_id.encode(), total)
+        return msgspec.structs.replace(claim, segments=(own,), output_tokens=0, margin_tokens=0)
+
     # Booking
 
     def book(self, claim: Claim, now: float, lasts_s: float) -> None:

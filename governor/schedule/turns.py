@@ -165,7 +165,8 @@ class TurnScheduler:
         if stopped is None:
             return
         self._arrivals += 1
-        turn = msgspec.structs.replace(stopped, claim=event.claim, new_tokens=0)
+        claim = None if event.claim is None else self.ledger.at_most(event.claim)
+        turn = msgspec.structs.replace(stopped, claim=claim, new_tokens=0)
         self._agents.setdefault(turn.agent, AgentBook())
         self._enqueue(now, Waiting(turn, now, self._arrivals, resumed=True), "paused, so that others can run")
 
@@ -194,6 +195,7 @@ class TurnScheduler:
         self._waiting.pass_time(now)
         self._expire(now)
         if self._floor.engine.mode is not EngineMode.READY:
+            self._opens_at = None  # its return is a change
             return
         if self._changed or (self._opens_at is not None and now >= self._opens_at):
             self._changed = False
