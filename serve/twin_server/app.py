@@ -17,6 +17,7 @@ from serve.twin_server.clock import ScaledClock
 from serve.twin_server.content import Content
 from serve.twin_server.faults import Faults
 from serve.twin_server.feeds import Feeds
+from serve.twin_server.forgetting import Forgetting
 from serve.twin_server.generator import Generator
 from serve.twin_server.info import Identity
 from serve.twin_server.metrics import TwinMetrics
@@ -70,7 +71,7 @@ class TwinServer:
         observer = Observers(counters, self._feeds)
         self.engine = TwinEngine(machine.engine, machine.cost, storage, observer)
         self.service = TwinService(self.engine, ScaledClock(settings.speed), self.faults)
-        self.service.listeners.append(self._feeds)
+        self.service.listeners += [self._feeds, Forgetting(self.content, self.engine.tiers)]
         planner = Planner(self.identity, self.content, AnswerSettings(seed=settings.seed), script)
         generator = Generator(self.identity, planner, self.service, self.faults)
         chat = ChatRoutes(generator)

@@ -12,6 +12,7 @@ from serve.twin.tiers_model import Tier, TierSettings
 from serve.twin.tiers_observer import TiersObserver
 from serve.twin_server.content import Content
 from serve.twin_server.feeds import Feeds
+from serve.twin_server.service import Listener
 
 _CHUNK_TOKENS = 256
 _AGENTS = 3
@@ -72,6 +73,8 @@ class Truth:
         pages: set[str] = set()
         states: set[str] = set()
         for span in self._tiers.storage.walk_spans():
+            if span.missing == span.tokens:
+                continue
             names = [name for run in span.key.runs for name in self._content.storage_names(run)]
             pages |= set(names[span.missing // self._content.page_tokens :])
             states |= {names[-1]} if span.has_state else set()
@@ -84,6 +87,7 @@ class Talk:
     def __init__(self, settings: TierSettings, content: Content, feeds: Feeds, seed: int) -> None:
         self.content = content
         self.feeds = feeds
+        self.listeners: list[Listener] = [feeds]
         observer: TiersObserver = feeds
         self.tiers = Tiers(settings, observer=observer)
         self.truth = Truth(self.tiers, content)
@@ -122,7 +126,8 @@ class Talk:
             writes_tokens=len(output),
             max_new_tokens=len(output),
         )
-        self.feeds.on_ask(ask)
+        for listener in self.listeners:
+            listener.on_ask(ask)
         tiers.settle()
         prefetch = tiers.prefetch(prompt)
         gained = 0
@@ -159,7 +164,8 @@ class Talk:
         return rid
 
     def _tell(self, *events: EngineEvent) -> None:
-        self.feeds.on_events(events)
+        for listener in self.listeners:
+            listener.on_events(events)
 
     def _words(self, tokens: int) -> array[int]:
         return array("I", [self._random.randrange(1, 50_000) for _ in range(tokens)])

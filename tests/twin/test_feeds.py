@@ -36,6 +36,7 @@ from serve.twin.engine_model import Ask, Cached, Ended, EndReason, EngineEvent, 
 from serve.twin.tiers_model import Tier, TierSettings
 from serve.twin_server.content import Content
 from serve.twin_server.feeds import Feeds
+from serve.twin_server.forgetting import Forgetting
 from serve.twin_server.kv_events import KvPublisher
 from serve.twin_server.kv_recorder import BlockStored, KvEvent
 from tests.twin.talk import Residency, States, Talk, Truth, tier_settings
@@ -194,6 +195,24 @@ async def test_a_listener_knows_what_is_where(folder: Path, slots: int) -> None:
         assert len(listener.resets) == 1
         assert bool(listener.states) == bool(slots)
         assert {event.change for event in listener.l3} == set(L3Change) - {L3Change.CLEARED}
+
+
+async def test_what_nobody_holds_is_forgotten_and_never_named(folder: Path) -> None:
+    talk = made(folder)
+    talk.listeners.append(Forgetting(talk.content, talk.tiers, least_tokens=0))
+    read = 0
+    async with talk.feeds.open(), listening(folder) as listener:
+        for _ in range(10):
+            await played(talk, 15)
+            await agrees(listener, talk)
+            read = max(read, talk.content.kept_tokens)
+            talk.content.check_integrity()
+    settings = tier_settings()
+    assert read < 3 * (settings.device_tokens + settings.host_tokens + (settings.storage_tokens or 0))
+    everything = made(folder)
+    async with everything.feeds.open():
+        await played(everything, 150)
+    assert everything.content.kept_tokens > 2 * read
 
 
 async def test_who_comes_late_is_told_all(folder: Path) -> None:
