@@ -8,7 +8,9 @@ appends tokens.
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -77,10 +79,11 @@ def chat_ids(
         read[-1] = msgspec.structs.replace(read[-1], role="user", content=read[-1].raw.strip())
     offered = _list(tools, "tools")
     tool_specs(offered)
-    written = "".join(_turns(read, offered))
+    turns = [*_turns(read, offered)]
     if add_generation_prompt or continue_final_message:
-        written += ASSISTANT + (THINKING if enable_thinking else NOT_THINKING)
-    return encode(written) + encode(begun)
+        turns.append(ASSISTANT + (THINKING if enable_thinking else NOT_THINKING))
+    # A turn begins with a marker, so no token reaches into it from the one before.
+    return array("I", b"".join(map(_encoded, turns))) + encode(begun)
 
 
 def tool_specs(tools: Any) -> tuple[ToolSpec, ...]:
@@ -120,6 +123,12 @@ def _turns(messages: Sequence[_Message], tools: Sequence[Any]) -> Iterator[str]:
             yield _turn("user", f"<tool_response>\n{message.content}\n</tool_response>")
         else:
             yield _turn("system" if message.role == "developer" else message.role, message.content)
+
+
+@lru_cache(maxsize=1024)
+def _encoded(turn: str) -> bytes:
+    """Conversations come again with each request, and are most of what is read."""
+    return encode(turn).tobytes()
 
 
 def _turn(role: str, text: str) -> str:

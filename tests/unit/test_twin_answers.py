@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -295,3 +296,9 @@ def test_a_wish_of_a_request() -> None:
 def test_a_bad_wish_is_named(twin: dict[str, Any], says: str) -> None:
     with pytest.raises(BadWish, match=says):
         read_wish({"twin": twin})
+
+
+def test_every_wish_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "design" / "twin-content.md").read_text()
+    rows = "".join(line for line in page.splitlines() if line.startswith("| `"))
+    assert all(f"`{field}`" in rows for field in Wish.__struct_fields__)

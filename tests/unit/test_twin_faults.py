@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import get_args
+
 import msgspec
 import pytest
 
@@ -19,6 +22,8 @@ from serve.twin_server.faults import (
     SlowStart,
     read_faults,
 )
+
+_PAGE = Path(__file__).parents[2] / "docs" / "design" / "twin-content.md"
 
 
 def struck(fault: Fault, occasions: int) -> list[int]:
@@ -111,3 +116,14 @@ def test_as_json() -> None:
 def test_a_bad_fault_is_named(data: bytes, says: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=says):
         read_faults(data)
+
+
+def test_every_fault_is_on_the_page() -> None:
+    page = _PAGE.read_text().partition("## Faults")[2]
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    common = {"every", "first", "times"}
+    assert len(rows) == len(get_args(Fault))
+    for kind in get_args(Fault):
+        row = rows[kind.__struct_config__.tag]
+        assert all(f"`{field}`" in row for field in kind.__struct_fields__ if field not in common)
+    assert all(f"`{field}`" in page.rpartition("|")[2] for field in common)
