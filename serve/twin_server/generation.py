@@ -58,6 +58,9 @@ class Generation:
         self.began_at = time.time()
         self.first_token_at: float | None = None
         self.written_tokens = 0
+        """As its reader may see them: no more than ``limit_tokens``."""
+        self.limit_tokens: int | None = None
+        """Where a fault interrupts what is told of it."""
         self.cached = Cached()
         self.was_admitted = False
         self.retractions = 0
@@ -79,19 +82,27 @@ class Generation:
     def on_wrote(self, stop: int) -> None:
         if self.first_token_at is None:
             self.first_token_at = time.time()
-        self.written_tokens = max(self.written_tokens, stop)
+        self._write(stop)
         self._news.set()
 
     def on_ended(self, ended: Ended) -> None:
         self.ended, self.ended_at = ended, time.time()
-        self.written_tokens = max(self.written_tokens, ended.completion_tokens)
+        self._write(ended.completion_tokens)
         self._news.set()
+
+    def _write(self, stop: int) -> None:
+        seen = stop if self.limit_tokens is None else min(stop, self.limit_tokens)
+        self.written_tokens = max(self.written_tokens, seen)
 
     # The route's side
 
     @property
     def is_over(self) -> bool:
         return self.ended is not None
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.limit_tokens is not None and self.written_tokens >= self.limit_tokens
 
     @property
     def prompt_tokens(self) -> int:
@@ -124,7 +135,7 @@ class Generation:
     @property
     def finish(self) -> dict[str, Any] | None:
         """``meta_info.finish_reason``."""
-        if self.ended is None:
+        if self.ended is None or self.is_interrupted:
             return None
         match self.ended.reason:
             case EndReason.STOP | EndReason.LENGTH if self.plan.answer.finish == "stop":
@@ -139,6 +150,10 @@ class Generation:
                 refusal = self.refusal
                 status = refusal.status if refusal else None
                 return {"type": "abort", "message": str(refusal), "status_code": status, "err_type": None}
+
+
+class Interrupted(Exception):
+    """Of a stream: a fault ends it here."""
 
 
 class Batch:
@@ -174,14 +189,17 @@ class Batch:
         self._news.clear()
 
     async def changes(self) -> AsyncIterator[tuple[int, Generation]]:
-        """Whoever has written more or has ended since it was given last; ends with the last one's end."""
+        """Whoever has written more or has ended since it was given last; ends with the last one's end. Raises
+        :class:`Interrupted` where a fault has come to its place."""
         seen: list[tuple[int, bool]] = [(0, False)] * len(self.generations)
         while True:
             for index, each in enumerate(self.generations):
                 now = each.written_tokens, each.is_over
-                if now != seen[index]:
+                if now != seen[index] and each.limit_tokens != 0:
                     seen[index] = now
                     yield index, each
+                if each.is_interrupted:
+                    raise Interrupted
             if all(over for _, over in seen):
                 return
             await self.news()

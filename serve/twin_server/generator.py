@@ -40,7 +40,10 @@ class Generator:
         self._service.is_dead = self._faults.is_dead
         mischief = Mischief(faults, self._service.clock)
         mischief.before_start()
-        return self._service.start(plans(), rid), mischief
+        batch = self._service.start(plans(), rid)
+        for generation in batch.generations:
+            generation.limit_tokens = mischief.limit_tokens
+        return batch, mischief
 
     async def stream(
         self, request: Request, batch: Batch, mischief: Mischief, events: AsyncIterator[bytes]
@@ -48,7 +51,7 @@ class Generator:
         """Answers when there is something to stream: SGLang sends no head before. Raises :class:`Refused`."""
         await self._wait(request, batch, mischief, lambda: batch.has_news)
         lost_s = self._identity.settings.lost_stream_s
-        told = mischief.in_stream(events, batch)
+        told = mischief.in_stream(events)
         return GeneratedStream(told, lambda: self._service.abort_lost(batch, lost_s))
 
     async def whole(self, request: Request, batch: Batch, mischief: Mischief, answer: Callable[[], Any]) -> Response:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from serve.twin_server.clock import ScaledClock
 from serve.twin_server.errors import EngineFailed, Refused
 from serve.twin_server.faults import Cut, Delay, ErrorFrame, HttpError, RequestFault
-from serve.twin_server.generation import Batch
+from serve.twin_server.generation import Batch, Interrupted
 from serve.twin_server.streaming import BrokenOff
 from serve.twin_server.wire_chat import DONE, event
 
@@ -19,6 +19,8 @@ class Mischief:
     def __init__(self, faults: Sequence[RequestFault], clock: ScaledClock) -> None:
         self._faults = faults
         self._clock = clock
+        interruptions = [fault for fault in faults if isinstance(fault, Cut | ErrorFrame)]
+        self._interruption = min(interruptions, key=lambda fault: fault.after_tokens, default=None)
 
     def before_start(self) -> None:
         """Raises :class:`Refused`."""
@@ -31,33 +33,30 @@ class Mischief:
             if isinstance(fault, Delay):
                 await asyncio.sleep(self._clock.wall_s(fault.seconds))
 
-    async def in_stream(self, events: AsyncIterator[bytes], batch: Batch) -> AsyncIterator[bytes]:
+    async def in_stream(self, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The events as far as they come. Raises :class:`BrokenOff` where the connection is to break."""
-        if self._ends(batch) is None:
+        try:
             async for chunk in events:
                 yield chunk
-                if self._ends(batch) is not None:
-                    break
-        fault = self._ends(batch)
-        if isinstance(fault, Cut):
-            raise BrokenOff
-        if fault is not None:
+        except Interrupted:
+            fault = self._interruption
+            if not isinstance(fault, ErrorFrame):
+                raise BrokenOff from None
             yield event(_failed(fault).event()) + DONE
 
     def in_body(self, batch: Batch) -> None:
         """Of an answer in one piece. Raises :class:`Refused`, :class:`BrokenOff`."""
-        fault = self._ends(batch)
+        fault = self._interruption
+        if fault is None or not batch.first.is_interrupted:
+            return
         if isinstance(fault, Cut):
             raise BrokenOff
-        if fault is not None:
-            raise _failed(fault)
+        raise _failed(fault)
 
-    def _ends(self, batch: Batch) -> Cut | ErrorFrame | None:
-        """The fault that has come to its place."""
-        for fault in self._faults:
-            if isinstance(fault, Cut | ErrorFrame) and batch.first.written_tokens >= fault.after_tokens:
-                return fault
-        return None
+    @property
+    def limit_tokens(self) -> int | None:
+        """Where it is interrupted."""
+        return None if self._interruption is None else self._interruption.after_tokens
 
 
 def _failed(fault: ErrorFrame) -> Refused:
