@@ -7,7 +7,24 @@ from typing import Annotated
 
 import typer
 
-from governor.cli import agents, canary, chat, connect, doctor, engine_cmd, log, patch, plan, policy, status, top, up
+from governor.cli import (
+    agents,
+    canary,
+    chat,
+    connect,
+    doctor,
+    engine_cmd,
+    log,
+    patch,
+    plan,
+    policy,
+    replay,
+    status,
+    top,
+    trace,
+    twin_cmd,
+    up,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,6 +49,9 @@ app.add_typer(agents.app, name="agent")
 app.add_typer(connect.app, name="connect")
 app.add_typer(engine_cmd.app, name="engine")
 app.add_typer(patch.app, name="patch")
+app.command()(replay.replay)
+app.add_typer(trace.app, name="trace")
+app.add_typer(twin_cmd.app, name="twin")
 
 
 def _print_version(wanted: bool) -> None:
