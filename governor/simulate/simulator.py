@@ -28,6 +28,9 @@ SAMPLE_S = 30.0
 SIGHT_S = 5.0
 """Between two looks of the governor at the engine."""
 SHORTEST_LOOK_S = 0.25
+ROUNDING_S = 1e-6
+LOOK_AGAIN_S = 0.05
+"""After a deadline that is over and has changed nothing."""
 REPORT_TOKENS = 512
 """The governor hears of what a turn writes by so much; it reserves some 4,096 ahead."""
 DISCONNECT_S = 3.0
@@ -284,13 +287,17 @@ class Simulation:
         if self._governor is None:
             return
         deadline = self._governor.next_deadline(self.now)
-        if deadline is not None and (self._deadline is None or deadline < self._deadline):
+        if deadline is None:
+            return
+        # A sum of times may be a hair before the moment it stands for, and time that stands still would stay there.
+        deadline = deadline + ROUNDING_S if deadline > self.now else self.now + LOOK_AGAIN_S
+        if self._deadline is None or deadline < self._deadline:
             self._deadline = deadline
-            self._at(max(deadline, self.now), self._pass_time)
+            self._at(deadline, partial(self._pass_time, deadline))
 
-    def _pass_time(self) -> None:
-        self._deadline = None
-        if self._governor is not None:
+    def _pass_time(self, deadline: float) -> None:
+        if self._governor is not None and deadline == self._deadline:  # else an earlier one has taken its place
+            self._deadline = None
             self._governor.pass_time(self.now)
             self._set_deadline()
 
