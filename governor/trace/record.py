@@ -29,8 +29,11 @@ from serve.twin.trace import (
     Trace,
     Turn,
     assembled,
+    new_tokens,
 )
 
+CARRIER_TOKENS: Final = 65
+"""OpenClaw 2026.9.6's carrier: 240 to 300 characters in its recorded requests."""
 _BROKE_BEFORE_MESSAGES: Final = "tools"
 """How ``broke_at`` begins where a prompt differs before its first message: nothing behind is shared."""
 _WHOLE: Final = frozenset({TurnState.OK, TurnState.TRUNCATED})
@@ -199,26 +202,35 @@ class _Writer:
             first.shape is not PromptShape.FRESH
         )
         lines: list[Line] = [session]
-        free_at = first.at
+        carried = {id(each.before) for each in thread if each.carrier_moved}
+        free_at, carrier = first.at, 0
         for each in thread:
-            lines.append(self._turn(agent, name, each, max(0.0, each.turn.at - free_at), shared))
+            turn = self._turn(agent, name, each, shared, carrier)
+            turn = msgspec.structs.replace(turn, after_s=_seconds(max(0.0, each.turn.at - free_at)))
+            if id(each.turn) in carried:
+                turn = msgspec.structs.replace(turn, carrier_tokens=min(CARRIER_TOKENS, new_tokens(turn.new)))
+            if not each.aside:
+                carrier = turn.carrier_tokens
+            lines.append(turn)
             free_at = each.turn.ended_at
         return lines
 
-    def _turn(self, agent: AgentName, session: str, placed: Placed, after_s: float, shared: int) -> Turn:
+    def _turn(self, agent: AgentName, session: str, placed: Placed, shared: int, carrier: int) -> Turn:
+        """``carrier``: what of the prompt before goes away."""
         turn, before = placed.turn, placed.before
         new = turn.prompt_tokens
-        echo, echo_tokens = Echo.EXACT, None
+        echo, echo_tokens, branch_at = Echo.EXACT, None, None
         match placed.shape:
             case PromptShape.FRESH:
                 new -= shared
-            case PromptShape.BRANCH:
-                new -= placed.branch_at
+            case PromptShape.BRANCH if before is not None:
+                branch_at = min(placed.branch_at, before.prompt_tokens - carrier + before.output_tokens)
+                new -= branch_at
                 self._unknown["prompts share more with their conversation than the log tells"] += not placed.exact
             case PromptShape.REPEAT:
                 new = 0
             case PromptShape.CONTINUATION if before is not None:
-                new -= before.prompt_tokens
+                new -= before.prompt_tokens - carrier
                 sent_back = before.sent_back_tokens
                 echo = self._echo[agent] if sent_back <= new else Echo.DROPPED
                 if echo is not Echo.DROPPED:
@@ -231,9 +243,8 @@ class _Writer:
             agent=self._names[agent],
             session=session,
             kind=turn.kind,
-            after_s=_seconds(after_s),
             shape=placed.shape,
-            branch_at=placed.branch_at if placed.shape is PromptShape.BRANCH else None,
+            branch_at=branch_at,
             echo=echo,
             echo_tokens=echo_tokens,
             new=(Piece(kind=kind, tokens=new),) if new else (),

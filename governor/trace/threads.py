@@ -15,8 +15,6 @@ import msgspec
 
 from governor.types import AgentName, PromptShape, TurnKind
 
-_CARRIER_MESSAGES: Final = 2
-"""A continuation may have lost so many messages at its end: OpenClaw's carrier moves with each request."""
 _SAME_MOMENT_S: Final = 0.05
 """A turn that begins so long before the one before it has closed is still its successor: the client had its answer."""
 _LOOKED_BACK: Final = 64
@@ -63,6 +61,8 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     exact: bool = True
     """``False``: how much it shares is more than the log tells."""
     aside: bool = False
+    carrier_moved: bool = False
+    """``continuation``: what ended the prompt before has moved to the end of this one (OpenClaw's carrier)."""
 
 
 class _Thread:
@@ -78,6 +78,8 @@ class _Thread:
 
     def common(self, turn: Asked) -> int | None:
         """How many tokens of a turn's prompt begin the conversation as it stands; ``None``: it is not of this line."""
+        if turn is self.head:
+            return turn.prompt_tokens
         tokens: int | None = None
         for each, branch_at in self.line:
             if each is turn:
@@ -138,27 +140,28 @@ def _parents(turns: Sequence[Asked]) -> list[Asked | None]:
     latest: dict[int, Asked] = {}
     parents: dict[int, Asked | None] = {}
     for index, turn in enumerate(turns):
-        parent = _related(turns[max(0, index - _LOOKED_BACK) : index], latest, turn)
-        whole = parent
-        while whole is not None and (whole.messages or 0) > turn.shared_messages:
-            whole = parents[id(whole)]
-        parents[id(turn)] = whole or parent
+        parents[id(turn)] = _parent(turns[max(0, index - _LOOKED_BACK) : index], latest, parents, turn)
         if turn.messages is not None:
             latest[turn.messages] = turn
     return [parents[id(turn)] for turn in turns]
 
 
-def _related(earlier: Sequence[Asked], latest: Mapping[int, Asked], turn: Asked) -> Asked | None:
-    """The latest earlier turn that has all the messages this one shares."""
-    shared = turn.shared_messages
+def _parent(
+    earlier: Sequence[Asked], latest: Mapping[int, Asked], parents: Mapping[int, Asked | None], turn: Asked
+) -> Asked | None:
     if turn.shape is PromptShape.FRESH or turn.messages is None:
         return None
+    shared = turn.shared_messages
     if turn.shape in _GOES_ON:
-        more = range(shared, shared + _CARRIER_MESSAGES + 1)
-        return next((latest[messages] for messages in more if messages in latest), None)
+        # A prompt that goes on without the last message of the one before has moved a carrier.
+        return latest.get(shared) or latest.get(shared + 1)
     longer = [each for each in reversed(earlier) if (each.messages or -1) >= shared]
     is_side_call = turn.kind in _SIDE_CALLS
-    return next((each for each in longer if (each.kind in _SIDE_CALLS) == is_side_call), longer[0] if longer else None)
+    left = next((each for each in longer if (each.kind in _SIDE_CALLS) == is_side_call), longer[0] if longer else None)
+    whole = left
+    while whole is not None and (whole.messages or 0) > shared:
+        whole = parents[id(whole)]
+    return whole or left
 
 
 def _choose(
@@ -187,11 +190,13 @@ def _placed(thread: _Thread, turn: Asked, parent: Asked | None, aside: bool) -> 
         return Placed(turn=turn, shape=PromptShape.FRESH, before=None, exact=parent is None)
     if parent is None:
         return Placed(turn=turn, shape=PromptShape.FRESH, before=head, aside=aside)
-    if parent is head and (head.messages or 0) <= turn.shared_messages:
+    moved = turn.shape in _GOES_ON and turn.shared_messages + 1 == head.messages
+    if parent is head and (moved or (head.messages or 0) <= turn.shared_messages):
         if turn.shape is PromptShape.REPEAT and turn.prompt_tokens == head.prompt_tokens:
             return Placed(turn=turn, shape=PromptShape.REPEAT, before=head, aside=aside)
         if turn.prompt_tokens >= head.prompt_tokens:
-            return Placed(turn=turn, shape=PromptShape.CONTINUATION, before=head, aside=aside)
+            goes_on = PromptShape.CONTINUATION
+            return Placed(turn=turn, shape=goes_on, before=head, aside=aside, carrier_moved=moved)
     at, exact = _branch_at(thread, turn, parent)
     return Placed(turn=turn, shape=PromptShape.BRANCH, before=head, branch_at=at, exact=exact, aside=aside)
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.simulate.conversation import Conversation, Sources
+from governor.tokens.breaks import CARRIER_MARK
 from governor.trace.record import recorded
 from governor.types import TurnKind, TurnState
 from serve.twin.trace import read_trace, write_trace
@@ -23,7 +24,7 @@ _STEP = st.tuples(
 )
 
 
-def _play(steps: Sequence[tuple[str, int, int, int, float, float]]) -> Talk:
+def _play(steps: Sequence[tuple[str, int, int, int, float, float]], carrier: list[str]) -> Talk:
     talk, at = Talk(), 0.0
     line, texts = ["system " * 5, "task"], iter(range(100_000))
     for what, length, output, cached, think_s, seconds in steps:
@@ -47,7 +48,7 @@ def _play(steps: Sequence[tuple[str, int, int, int, float, float]]) -> Talk:
                 line = asked = [line[0], new]
             case "tools":
                 tools = new
-        failed = what == "failed"
+        failed, asked = what == "failed", [*asked, *carrier]
         share = sum(map(len, asked)) * cached // 100
         talk.ask(
             asked, at=max(0.0, at), seconds=seconds, output=None if failed else output, kind=kind, tools=tools,
@@ -58,9 +59,11 @@ def _play(steps: Sequence[tuple[str, int, int, int, float, float]]) -> Talk:
     return talk
 
 
-@given(st.lists(_STEP, min_size=1, max_size=25))
-def test_every_answered_turn_is_there_once_with_its_size(steps: list[tuple[str, int, int, int, float, float]]) -> None:
-    talk = _play(steps)
+@given(st.lists(_STEP, min_size=1, max_size=25), st.sampled_from([[], [CARRIER_MARK.decode().ljust(100)]]))
+def test_every_answered_turn_is_there_once_with_its_size(
+    steps: list[tuple[str, int, int, int, float, float]], carrier: list[str]
+) -> None:
+    talk = _play(steps, carrier)
     answered = [row for row in talk.rows if row.state is TurnState.OK]
     if not answered:
         return

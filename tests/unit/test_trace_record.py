@@ -6,7 +6,8 @@ import pytest
 
 from governor.simulate.conversation import Conversation, Sources
 from governor.store.model import StoredTurn, TurnClosed
-from governor.trace.record import NothingToRecord, Recording, recorded
+from governor.tokens.breaks import CARRIER_MARK
+from governor.trace.record import CARRIER_TOKENS, NothingToRecord, Recording, recorded
 from governor.types import AgentName, PromptShape, TurnId, TurnKind, TurnState, Usage
 from serve.twin.trace import Client, Echo, Piece, PieceKind, Shared, Trace, Turn, read_trace, write_trace
 from tests.logged import T0, Talk
@@ -129,6 +130,20 @@ def test_a_compacted_history_branches_off_where_the_log_knows_of_no_end() -> Non
     assert compacted.branch_at == 64
     assert noted(made, "1 x prompts share more with their conversation than the log tells")
     assert sizes(made.trace) == [[120, 137, 156, 164]]
+
+
+def test_a_carrier_moves_to_the_end_of_each_prompt() -> None:
+    talk, carrier = Talk(), f"{CARRIER_MARK.decode()} none".ljust(260)
+    line = [S, A1]
+    for at, new in enumerate((B1, A2, B2)):
+        talk.ask([*line, carrier], at=at * 9)
+        line += [ANSWER, new]
+    assert talk.shapes == [FRESH, GOES_ON, GOES_ON]
+    [[first, second, third]] = turns(recorded(talk.rows, name="t").trace)
+    assert [turn.shape for turn in (first, second, third)] == [FRESH, GOES_ON, GOES_ON]
+    assert (first.carrier_tokens, second.carrier_tokens, third.carrier_tokens) == (CARRIER_TOKENS, CARRIER_TOKENS, 0)
+    assert sum(piece.tokens for piece in second.new) == CARRIER_TOKENS + len(B1)
+    assert sizes(recorded(talk.rows, name="t").trace) == [[380, 397, 437]]
 
 
 def test_other_tools_share_nothing_though_messages_are_equal() -> None:
