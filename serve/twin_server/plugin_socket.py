@@ -84,7 +84,8 @@ class PluginSocket:
                 self._forget(event.rid)
         if self._channel.dropped != self._dropped:
             self._dropped = self._channel.dropped
-            self._channel.post("states", states=[[each.name, each.tokens, each.letters] for each in self._known()])
+            known = [[each.name, each.tokens, each.letters] for each in self._states.values()]
+            self._channel.post("states", states=known)
 
     def _on_admitted(self, event: Admitted) -> None:
         waiting = self._forget(event.rid)
@@ -183,9 +184,6 @@ class PluginSocket:
         self._channel.post(
             "state", change=change, tier=_LETTERS[tier], hash=state.name, tokens=state.tokens, tiers=state.letters
         )
-
-    def _known(self) -> list[_State]:
-        return list(self._states.values())
 
     def _names(self, key: Key) -> list[str]:
         return [name for run in key.runs for name in self._content.storage_names(run)]
