@@ -15,9 +15,13 @@ from serve.twin.engine_prefetch import StorageReader
 from serve.twin.engine_queue import WaitingQueue, prefill_work
 from serve.twin.tiers import Tiers
 from serve.twin.tiers_model import OutOfSlots
+from serve.twin.tiers_tree import Walk
 
 PREEMPTION_THRESHOLD = 10
 """``--priority-scheduling-preemption-threshold``: by how much a priority must be higher."""
+
+ASKED_AT_MOST = 8
+"""``--hicache-storage-prefetch-retry-max-attempts``."""
 
 
 class Verdict(Enum):
@@ -141,7 +145,12 @@ class Admission:
                     continue
                 job.storage_start, job.storage_tokens = job.read.gained_start, job.read.gained_tokens
                 job.read = None
-            verdict = self._admit(job, goes_on=goes_on)
+            walk = self.tiers.look(job.context.cut(0, len(job.context) - 1))
+            if walk.device_tokens + walk.host_tokens < job.asked_from and job.asks < ASKED_AT_MOST:
+                job.asks += 1
+                if ask_storage(job, self.tiers, reader, now):
+                    continue
+            verdict = self._admit(job, walk, goes_on=goes_on)
             if verdict is Verdict.CONTINUE:
                 continue
             if verdict is Verdict.NO_TOKEN:
@@ -149,11 +158,9 @@ class Admission:
             break
         return full
 
-    def _admit(self, job: Job, *, goes_on: bool) -> Verdict:
+    def _admit(self, job: Job, walk: Walk, *, goes_on: bool) -> Verdict:
         """``add_one_req``: its verdict is about the next one once this one is in."""
         tiers, tree = self.tiers, self.tiers.tree
-        walk = tree.match(job.context.cut(0, len(job.context) - 1))
-        tiers.host.note_splits()
         # What it would find is not to be counted as room for it.
         lock = tree.lock(walk.device)
         try:
@@ -164,7 +171,7 @@ class Admission:
             if tokens <= 0:
                 return Verdict.OTHER
             try:
-                request = tiers.admit(job.context, job.ask.priority)
+                request = tiers.admit(job.context, job.ask.priority, walk)
             except OutOfSlots:
                 return Verdict.NO_TOKEN
         finally:
@@ -220,6 +227,19 @@ class Admission:
             other.retract()
         self.preempted += leaving
         return True
+
+
+def ask_storage(job: Job, tiers: Tiers, reader: StorageReader, now: float) -> bool:
+    """Ask L3 for what L1 and L2 do not have of a job that waits: when it comes, and again where it has lost some of it
+    meanwhile (``_prefetch_kvcache``, ``_prefetch_after_device_hit_loss`` of ``scheduler.py``). Whether it waits."""
+    if not tiers.settings.has_storage:
+        return False
+    asked = job.context.cut(0, len(job.context) - 1)
+    walk = tiers.look(asked)
+    job.asked_from = walk.device_tokens + walk.host_tokens
+    prefetch = tiers.prefetches.start(asked, walk)
+    job.read = reader.ask(prefetch, now) if prefetch is not None else None
+    return job.read is not None
 
 
 def _cached(job: Job, prefix_tokens: int, host_tokens: int) -> Cached:

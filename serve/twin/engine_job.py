@@ -20,6 +20,8 @@ class Job:
     __slots__ = (
         "accept_length",
         "ask",
+        "asked_from",
+        "asks",
         "cached",
         "carry",
         "context",
@@ -58,6 +60,10 @@ class Job:
         """Of its first admission."""
         self.read: StorageRead | None = None
         """While L3 is asked for its prefix, or read."""
+        self.asked_from = 0
+        """What L1 and L2 had of it when L3 was asked."""
+        self.asks = 0
+        """How often L3 was asked anew."""
         self.storage_start = 0
         self.storage_tokens = 0
         """Of its context, what a read from L3 has brought to L2."""
@@ -102,6 +108,7 @@ class Job:
         self.request = None
         self.context = self.ask.prompt + self.output(0, self.written)
         self.carry = 0.0
+        self.asks = 0
 
 
 def longest_request_tokens(settings: EngineSettings) -> int:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from math import inf
 
 from serve.twin.cost import Cost
-from serve.twin.engine_admission import Admission, Chunk
+from serve.twin.engine_admission import Admission, Chunk, ask_storage
 from serve.twin.engine_copies import Copies
 from serve.twin.engine_decode import Leap, kv_wanted, steps_to_end, steps_with_room
 from serve.twin.engine_job import Job
@@ -109,8 +109,7 @@ class Scheduler:
         if refused is job:
             return
         job.entered_at = came_at
-        prefetch = self.tiers.prefetch(job.context) if self.settings.tiers.has_storage else None
-        job.read = self.reader.ask(prefetch, now) if prefetch is not None else None
+        ask_storage(job, self.tiers, self.reader, now)
         self.queue.jobs.append(job)
 
     def abort(self, rid: str, now: float) -> None:
@@ -162,11 +161,17 @@ class Scheduler:
         if self.chunked is not None and self._has_new_chunk:
             self._checkpoint(self.chunked)
             self._has_new_chunk = False
+        self.copies.note(now)
+        # Copies that are made at once hold nothing back any more (``check_hicache_events``).
+        self.catch_up(now)
         work: Work | None = None
         if not self._defers_prefill():
             work = self._prefill(now)
         if work is None and self.running:
             work = self._decode(now)
+            if work is None:
+                # The last one that decoded has lost its place, which is room for a prompt.
+                return self.next_work(now)
         if work is None and not self.jobs:
             self.ratio.reset()
         self.copies.note(now)

@@ -77,7 +77,21 @@ class Tiers:
 
     def match(self, key: Key) -> Match:
         """What a request with this very prefix would find. Refreshes it, as SGLang's does."""
-        return _seen(self._walk(key))
+        return _seen(self.look(key))
+
+    def look(self, key: Key) -> Walk:
+        """The same, with the nodes that it is on; of a request's key all but the last token counts."""
+        walk = self.tree.match(key)
+        self.host.note_splits()
+        if self.observer is not None:
+            self.observer.matched(
+                key,
+                kv_tokens=walk.kv_tokens,
+                usable_tokens=walk.best_tokens,
+                device_tokens=walk.device_tokens,
+                host_tokens=walk.host_tokens,
+            )
+        return walk
 
     @property
     def available_tokens(self) -> int:
@@ -90,9 +104,10 @@ class Tiers:
 
     # A request's life
 
-    def admit(self, key: Key, priority: int = 0) -> Request:
-        """Match all but the last token, load back what L2 has, and hold it. Raises :class:`OutOfSlots`."""
-        walk = self._walk(key.cut(0, len(key) - 1))
+    def admit(self, key: Key, priority: int = 0, walk: Walk | None = None) -> Request:
+        """Match all but the last token, load back what L2 has, and hold it. ``walk``: that match, where nothing has
+        happened since. Raises :class:`OutOfSlots`."""
+        walk = walk or self.look(key.cut(0, len(key) - 1))
         best = walk.best
         request = Request(key, priority, walk.device)
         if best.state_device:
@@ -194,7 +209,7 @@ class Tiers:
     def prefetch(self, key: Key) -> Prefetch | None:
         """Ask L3 for what a request with this context will find neither in L1 nor in L2."""
         asked = key.cut(0, len(key) - 1)
-        return self.prefetches.start(asked, self._walk(asked))
+        return self.prefetches.start(asked, self.look(asked))
 
     def settle(self) -> None:
         """All copies under way are made: to L2, to L1, to L3. Prefetches are not ended."""
@@ -227,19 +242,6 @@ class Tiers:
             raise BrokenBooks("prefetches have not asked for what is booked")
 
     # Parts
-
-    def _walk(self, key: Key) -> Walk:
-        walk = self.tree.match(key)
-        self.host.note_splits()
-        if self.observer is not None:
-            self.observer.matched(
-                key,
-                kv_tokens=walk.kv_tokens,
-                usable_tokens=walk.best_tokens,
-                device_tokens=walk.device_tokens,
-                host_tokens=walk.host_tokens,
-            )
-        return walk
 
     def _take_state_for(self, request: Request, walk: Walk) -> None:
         """A copy of the matched state, to compute on."""

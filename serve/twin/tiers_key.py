@@ -60,23 +60,28 @@ class Key:
             return Key()
         if start == 0 and stop == len(self):
             return self
-        first, last = bisect_right(self._ends, start), bisect_right(self._ends, stop - 1)
+        part = Key.__new__(Key)
+        part._set(self._runs_of(start, stop))  # a part of joined runs is joined
+        return part
+
+    def _runs_of(self, start: int, stop: int) -> list[Run]:
+        ends = self._ends
+        first, last = bisect_right(ends, start), bisect_right(ends, stop - 1)
         runs = list(self.runs[first : last + 1])
         source, begin, end = runs[-1]
-        runs[-1] = (source, begin, end - (self._ends[last] - stop))
+        runs[-1] = (source, begin, end - (ends[last] - stop))
         source, begin, end = runs[0]
-        runs[0] = (source, begin + start - (self._ends[first - 1] if first else 0), end)
-        part = Key.__new__(Key)
-        part._set(runs)  # a part of joined runs is joined
-        return part
+        runs[0] = (source, begin + start - (ends[first - 1] if first else 0), end)
+        return runs
 
     def page(self, start: int, page_tokens: int) -> Hashable:
         """What one page of tokens is told by. The page must lie within the key."""
-        first = bisect_right(self._ends, start)
-        source, begin, _ = self.runs[first]
-        if start + page_tokens <= self._ends[first]:
-            return source, begin + start - (self._ends[first - 1] if first else 0)
-        return self.cut(start, start + page_tokens).runs
+        ends = self._ends
+        first = bisect_right(ends, start)
+        if start + page_tokens <= ends[first]:
+            source, begin, _ = self.runs[first]
+            return source, begin + start - (ends[first - 1] if first else 0)
+        return tuple(self._runs_of(start, start + page_tokens))
 
     def common(self, other: Key, at: int) -> int:
         """How many of this key's first tokens stand in ``other`` from ``at`` on."""

@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         assert 0 <= load.used_slots <= load.capacity_slots
         assert load.running == len(self.witness.runs) <= limits.max_running_requests
         assert load.waiting <= (limits.max_queued_requests or load.waiting)
-        assert 0 < load.new_token_ratio <= 1
+        assert 0 <= load.new_token_ratio <= 1
 
     def teardown(self) -> None:
         if not hasattr(self, "twin"):

@@ -217,3 +217,12 @@ def test_disk_outlives_the_engine() -> None:
     assert isinstance(storage, Storage)
     twin = engine(costing(), tiers=L3, storage=storage)
     assert follow_up(twin, 0.0).cached == Cached(storage=200)
+
+
+def test_the_disk_is_asked_again_for_what_was_lost_while_it_waited() -> None:
+    """a's 200 tokens are in L1 when its follow-up comes; what runs before it takes their place in L1 and L2."""
+    twin = engine(costing(), tiers=L3 | {"host_tokens": 250}, max_running_requests=1)
+    fill(twin, ("a", 200), after=1.0)
+    twin.submit(twin.now, ask("large", 280, 1))
+    twin.submit(twin.now + 1.0, ask("again", ask("a", 200, 1).prompt + Key([(99, 0, 10)]), 1))
+    assert ended(run_out(twin))["again"].cached == Cached(storage=200)
