@@ -15,6 +15,7 @@ from importlib.metadata import version
 import msgspec
 
 from governor import events
+from governor.budget.floors import overdrawn
 from governor.clock import Clock
 from governor.errors import ConfigError
 from governor.events import EventLog
@@ -131,6 +132,10 @@ class Governor:
             hosts=config.hosts,
         )
         self._listening = asyncio.Event()
+        self._floors_kept = False
+        self._refused = asyncio.Event()
+        self._refusal: ConfigError | None = None
+        """Why this governor must not run, found out once its engine has told what it holds."""
         self._server = GatewayServer(
             app,
             head_deadline_s=config.head_deadline_s,
@@ -163,16 +168,20 @@ class Governor:
     async def _until(self, stop: asyncio.Event, serving: asyncio.Task[None], on_listening: Callable[[], None]) -> None:
         listening = asyncio.create_task(self._listening.wait())
         stopping = asyncio.create_task(stop.wait())
+        refused = asyncio.create_task(self._refused.wait())
         try:
             await asyncio.wait({listening, serving}, return_when=asyncio.FIRST_COMPLETED)
             if self._listening.is_set():
                 on_listening()
-                await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({stopping, serving, refused}, return_when=asyncio.FIRST_COMPLETED)
+            if self._refusal is not None:
+                raise self._refusal
             if serving.done():
                 await serving
         finally:
             listening.cancel()
             stopping.cancel()
+            refused.cancel()
 
     async def _last_turns(self) -> None:
         """The server has cancelled what was still running; let the turns write their ends."""
@@ -210,8 +219,26 @@ class Governor:
     def _on_engine(self, mode: EngineMode, slots: int | None, detail: str) -> None:
         self.admission.set_engine(mode, slots, detail, self.watch.capacity)
         self.metrics.engine_up.set(mode is EngineMode.READY)
+        if mode is EngineMode.READY:
+            self._set_floors()
+
+    def _set_floors(self) -> None:
+        """Promise the floors of all policies. If they cannot all be kept a start ends, and an edit changes nothing."""
+        agents = [AgentName(agent.name) for agent in self._agents.agents()]
+        asked = {name: self._policies.policy_for(name).policy.share.floor_tokens for name in agents}
+        floors = {name: tokens for name, tokens in asked.items() if tokens}
+        problem = overdrawn(floors, self.watch.capacity.tokens)
+        self.watch.set_alert("floors", problem or "")
+        if problem is None:
+            self._floors_kept = True
+            self.admission.set_floors(floors)
+        elif not self._floors_kept:
+            self._refusal = ConfigError(problem, file=str(self._policies.folder), key="share.floor_tokens")
+            self._refused.set()
 
     def _on_policy(self, agent: str, problem: ConfigError | None) -> None:
+        if self.watch.mode is EngineMode.READY:
+            self._set_floors()
         log.info("policy of %s read anew%s", agent, f", but not usable: {problem}" if problem else "")
         self.events.publish(events.PolicyChanged(at=self._clock.wall(), agent=agent, problem=_text(problem)))
 

@@ -108,6 +108,11 @@ class PolicyStore:
         self._watched: dict[str, _Watched] = {}
         self._view: _View | None = None
 
+    @property
+    def folder(self) -> Path:
+        """Where the owner's files are."""
+        return self._folder
+
     def load(self) -> None:
         """Read everything anew. Raises :class:`ConfigError` for the first bad file and then leaves all as it was."""
         shipped = load_shipped(self._shipped_folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from governor.budget.claim import Capacity, Claim, Sight
@@ -19,6 +19,7 @@ from governor.schedule.events import (
     EngineChanged,
     EngineMode,
     EngineSeen,
+    FloorsChanged,
     SchedulerEvent,
     TimePassed,
     TurnArrived,
@@ -28,7 +29,7 @@ from governor.schedule.events import (
     TurnWrote,
 )
 from governor.schedule.turns import TurnScheduler
-from governor.types import TurnId
+from governor.types import AgentName, TurnId
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,10 @@ class Admission:
     def on_sight(self, sight: Sight, served_share: float | None = None) -> None:
         """The engine has told its load."""
         self._events.put_nowait(EngineSeen(sight=sight, served_share=served_share))
+
+    def set_floors(self, floors: Mapping[AgentName, int]) -> None:
+        """KV tokens that are left free for these agents."""
+        self._events.put_nowait(FloorsChanged(floors))
 
     @asynccontextmanager
     async def lease(self, turn: TurnArrived, on_queued: QueuedCallback) -> AsyncIterator[Lease]:
