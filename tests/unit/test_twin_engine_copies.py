@@ -174,11 +174,12 @@ def test_best_effort_takes_what_was_read_while_it_waited() -> None:
 
 
 def test_a_model_with_states_keeps_all_that_was_asked_or_nothing() -> None:
-    states = {"device_slots": 10, "host_slots": 10, "prefetch_policy": PrefetchPolicy.TIMEOUT}
     for seconds, cached in ((30.0, 0), (300.0, 200)):
         twin = stored(
             costing(storage_read_token_s=1.0),
-            **states,
+            device_slots=10,
+            host_slots=10,
+            prefetch_policy=PrefetchPolicy.TIMEOUT,
             prefetch_timeout_base_s=seconds,
             prefetch_timeout_per_ki_token_s=0.0,
         )
@@ -220,9 +221,20 @@ def test_disk_outlives_the_engine() -> None:
 
 
 def test_the_disk_is_asked_again_for_what_was_lost_while_it_waited() -> None:
-    """a's 200 tokens are in L1 when its follow-up comes; what runs before it takes their place in L1 and L2."""
+    """a's 200 tokens are in L1 when its follow-up comes; who is before it takes their place in L1 and L2."""
     twin = engine(costing(), tiers=L3 | {"host_tokens": 250}, max_running_requests=1)
     fill(twin, ("a", 200), after=1.0)
-    twin.submit(twin.now, ask("large", 280, 1))
-    twin.submit(twin.now + 1.0, ask("again", ask("a", 200, 1).prompt + Key([(99, 0, 10)]), 1))
+    twin.submit(twin.now, ask("short", 5, 20))
+    twin.submit(twin.now + 10.0, ask("large", 240, 1))
+    twin.submit(twin.now + 11.0, ask("again", ask("a", 200, 1).prompt + Key([(99, 0, 10)]), 1))
     assert ended(run_out(twin))["again"].cached == Cached(storage=200)
+
+
+def test_a_copy_made_at_once_holds_nobody_back() -> None:
+    """While c decodes, nobody is looked at again before somebody leaves."""
+    twin = engine(costing(), tiers={"device_tokens": 300, "host_tokens": 2000})
+    twin.submit(0.0, ask("a", 150, 10))
+    twin.submit(0.0, ask("c", 50, 60))
+    twin.submit(1.0, ask("b", 150, 10))
+    events = run_out(twin)
+    assert admitted(events)["b"] == end_times(events)["a"]
