@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections.abc import Iterator
 from random import Random
 
 import msgspec
@@ -158,13 +159,14 @@ class _Composer:
     def _content(self, room: int | None, calls: str) -> str:
         if self._wish.text is not None:
             return self._wish.text
-        writer = Writer(f"{self._question}:content")
-        if room is None:
+        writer, wished = Writer(f"{self._question}:content"), self._wish.tokens
+        if room is None or wished is None:
             is_silent = self._lengths.random() >= self._settings.content_before_call_share
             return "" if calls and (is_silent or self._wish.calls) else writer.text(self._drawn_content)
         left = room - len(encode(calls))
         if left < 0 or (calls and left == len(_BREAK)):
-            raise BadWish(f"tokens: {self._wish.tokens} cannot be met: {-left or 'some'} too few for the other parts")
+            others = wished - left
+            raise BadWish(f"tokens: {wished} cannot be met: the other parts take {others}, and text beside a call 2")
         return writer.text(left - len(_BREAK) if calls and left else left)
 
     def _random(self, purpose: str) -> Random:
@@ -189,28 +191,30 @@ def _rest(draft: _Draft, written: Ids, more: _More) -> tuple[Ids, int]:
     whole = encode(draft.whole)
     if whole[: len(written)] == written:
         return whole[len(written) :], 0
-    further = written[len(whole) :]
-    if written[: len(whole)] == whole and more.ids(0, len(further)) == further:
-        return array("I"), len(further)
-    return encode(_unsaid_draft(draft, decode(written))), 0
+    for said, planned, then in _readings(draft, decode(written)):
+        if planned.startswith(said):
+            return encode(planned[len(said) :] + then), 0
+        if said.startswith(planned) and not then:
+            further = encode(said[len(planned) :])
+            if more.ids(0, len(further)) == further:
+                return array("I"), len(further)
+    return encode(_after_overlap(said, planned) + then), 0
 
 
-def _unsaid_draft(draft: _Draft, written: str) -> str:
-    if draft.whole.startswith(written):
-        return draft.whole[len(written) :]
-    if draft.reasoning is None:
-        return _unsaid(draft.rest, written)
+def _readings(draft: _Draft, written: str) -> Iterator[tuple[str, str, str]]:
+    """What is said, of what was planned to be said there, and what follows that."""
+    yield written, draft.whole, ""
     thought, closing, said = written.partition("</think>")
-    if not closing:
-        return _unsaid(draft.reasoning, thought) + THINKING_ENDS + draft.rest
-    begun = said.lstrip("\n")
-    return _unsaid(draft.rest, begun) if begun else "\n\n"[len(said) :] + draft.rest
+    if draft.reasoning is None:
+        yield written, draft.rest, ""
+    elif closing:
+        yield said, f"\n\n{draft.rest}", ""
+    else:
+        yield thought, draft.reasoning, THINKING_ENDS + draft.rest
 
 
-def _unsaid(planned: str, said: str) -> str:
-    """What is left of ``planned`` after a text that is its beginning, or ends with its beginning."""
-    if planned.startswith(said):
-        return planned[len(said) :]
+def _after_overlap(said: str, planned: str) -> str:
+    """What is left of ``planned`` where ``said`` ends with its beginning."""
     for length in range(min(len(planned), len(said)), _LEAST_OVERLAP_CHARS - 1, -1):
         if said.endswith(planned[:length]):
             return planned[length:]

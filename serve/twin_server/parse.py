@@ -91,7 +91,6 @@ class AnswerParser:
         begins = answer.in_reasoning if in_reasoning is None else in_reasoning
         self._question = answer.question
         self._offer = offer or Offer()
-        self._separates = separate_reasoning
         self._part = _Part.REASONING if begins and separate_reasoning else _Part.TEXT
         self._room = answer.visible_chars
         self._call = _CallReader(self._offer)

@@ -115,6 +115,14 @@ def test_closed_thinking_goes_on_with_the_content() -> None:
         assert rest.ids[:10] + later.ids == rest.ids
 
 
+def test_what_is_lengthened_behind_closed_thinking_goes_on() -> None:
+    closed = question() + answer(question()).ids[:9] + _CLOSE
+    whole = answer(closed, Limits(max_tokens=900, ignore_eos=True))
+    for cut in (3, 250, 899):
+        rest = answer(closed + whole.ids[:cut], Limits(max_tokens=900 - cut, ignore_eos=True))
+        assert whole.ids[:cut] + rest.ids == whole.ids
+
+
 def test_a_close_that_was_cut_is_completed() -> None:
     prompt = question()
     thought = prompt + answer(prompt).ids[:12]
