@@ -33,6 +33,10 @@ class NewTokenRatio:
             return self.least if self._steps else self._start
         return max(self._start - self._decay * self._steps, self.least)
 
+    @property
+    def is_falling(self) -> bool:
+        return self.current > self.least
+
     def decay(self, steps: int) -> None:
         self._steps += steps
 

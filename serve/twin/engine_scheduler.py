@@ -94,7 +94,8 @@ class Scheduler:
 
     def looks_at(self, now: float) -> float:
         """When those who wait are looked at again while others decode; infinity: not before one of these leaves."""
-        return inf if self._full or not self.queue.jobs else self.wakes_at(now)
+        is_looked_at = not self._full or self.settings.priority_scheduling
+        return self.wakes_at(now) if self.queue.jobs and is_looked_at else inf
 
     # Coming and going
 
@@ -313,10 +314,13 @@ class Scheduler:
         return Leap(now, self.running, self.cost, steps) if self.running else None
 
     def _looks_every_step(self) -> bool:
-        """Somebody waits for whom the next step may change something, other than by time."""
+        """Somebody waits for whom the next step may change something. With priorities a full engine is looked at, too;
+        but once the ratio falls no more, no step leaves more room than there was."""
         if self.chunked is not None:
             return True
-        return not self._full and any(each.read is None for each in self.queue)
+        if self._full and not (self.settings.priority_scheduling and self.ratio.is_falling):
+            return False
+        return any(each.read is None for each in self.queue)
 
     def _end_leap(self, leap: Leap, now: float) -> None:
         self.events += leap.write(self.tiers, now)

@@ -66,6 +66,18 @@ def test_nobody_is_looked_at_before_somebody_leaves() -> None:
     assert admitted(events)["b"] == end_times(events)["a"]
 
 
+def test_with_priorities_a_full_engine_is_looked_at() -> None:
+    """As above, but b comes in as soon as enough less is expected of a (``scheduler.py:4067``)."""
+    twin = engine(schedule_conservativeness=1.4, priority_scheduling=True)
+    twin.submit(0.0, ask("a", 100, 600))
+    twin.submit(0.5, ask("b", 320, 10))
+    at = admitted(run_out(twin))["b"]
+    steps = at - 100.0
+    ratio = 0.98 * (1 - 0.86 * steps / 600)
+    # In pages of 10; a step earlier there was less than wanted.
+    assert 340 < 900 - 10 * -(-steps // 10) - (599 - steps) * ratio <= 341 + 10
+
+
 def test_running_requests_are_limited() -> None:
     twin = engine(max_running_requests=2)
     for rid in ("a", "b", "c"):
