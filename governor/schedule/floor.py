@@ -57,7 +57,7 @@ class Floor:
         self.running[turn.turn_id] = Running(turn, now)
         self._sessions[turn.session or ""] += 1
 
-    def stop(self, turn_id: TurnId, now: float, *, confirmed: bool) -> TurnArrived | None:
+    def stop(self, turn_id: TurnId, now: float, *, confirmed: bool) -> Running | None:
         """It runs no more; ``None`` if it did not."""
         running = self.running.pop(turn_id, None)
         if running is None:
@@ -66,7 +66,7 @@ class Floor:
         self.ledger.release(turn_id, now, confirmed=confirmed)
         self.service.hold(turn.agent, now, -turn.tokens / turn.share.weight)
         self._sessions -= Counter((turn.session or "",))
-        return turn
+        return running
 
     def runs_session(self, session: str) -> bool:
         return session in self._sessions

@@ -6,6 +6,8 @@ context, so it happens only when somebody has really waited, and only to an answ
 
 * never one of a better class than the waiter's, unless the waiter has waited beyond its budget;
 * in the same class only one whose agent has had more service than the waiter's, unless the waiter is over its budget;
+* one that is still in its prefill only for a turn with less than half as much to prefill: its chunks stay cached, so it
+  loses its place and nothing else; two long ones must not keep each other from ever getting to their first token;
 * of those the one with the most service whose room alone suffices, else as few as suffice in that order; nobody is
   stopped if all together do not suffice.
 
@@ -51,6 +53,8 @@ def may_pause(candidate: Candidate, waiter: Waiter) -> bool:
         return False
     if waiter.overdue:
         return True
+    if not candidate.started and turn.prefill_tokens <= 2 * waiter.turn.prefill_tokens:
+        return False
     own, other = class_rank(turn.agent_class), class_rank(waiter.turn.agent_class)
     return own > other or (own == other and candidate.attained > waiter.attained)
 
@@ -72,11 +76,6 @@ def for_room(
 
 
 def for_turn_in_engine(candidates: Sequence[Candidate], waiter: Waiter) -> tuple[TurnId, ...]:
-    """The long prefill to stop for a turn that was granted and waits inside the engine, behind it. Its chunks stay in
-    the cache, so it loses its place and nothing else."""
-    prefills = [
-        c
-        for c in candidates
-        if not c.started and may_pause(c, waiter) and c.turn.prefill_tokens > 2 * waiter.turn.prefill_tokens
-    ]
+    """The long prefill to stop for a turn that was granted and waits inside the engine, behind it."""
+    prefills = [c for c in candidates if not c.started and may_pause(c, waiter)]
     return (max(prefills, key=lambda c: c.turn.prefill_tokens).turn.turn_id,) if prefills else ()

@@ -34,7 +34,7 @@ from governor.schedule.events import (
 from governor.schedule.floor import Floor
 from governor.schedule.queue import TurnQueue
 from governor.schedule.slices import Waiter, for_room, for_turn_in_engine
-from governor.schedule.standing import Waiting
+from governor.schedule.standing import Running, Waiting
 from governor.schedule.window import ActiveWindow
 from governor.types import AgentName, TurnId, TurnKind
 
@@ -166,7 +166,8 @@ class TurnScheduler:
             return
         self._arrivals += 1
         claim = None if event.claim is None else self.ledger.at_most(event.claim)
-        turn = msgspec.structs.replace(stopped, claim=claim, new_tokens=0)
+        left = 0 if stopped.started else stopped.turn.prefill_tokens  # at most: its chunks are cached
+        turn = msgspec.structs.replace(stopped.turn, claim=claim, new_tokens=left)
         self._agents.setdefault(turn.agent, AgentBook())
         self._enqueue(now, Waiting(turn, now, self._arrivals, resumed=True), "paused, so that others can run")
 
@@ -333,13 +334,14 @@ class TurnScheduler:
 
     # Books
 
-    def _stop(self, now: float, turn_id: TurnId, *, confirmed: bool) -> TurnArrived | None:
-        turn = self._floor.stop(turn_id, now, confirmed=confirmed)
-        if turn is not None:
-            self._window.on_ended(turn.agent, now)
-            self._agents[turn.agent].running -= 1
-            self._forget_if_idle(turn.agent)
-        return turn
+    def _stop(self, now: float, turn_id: TurnId, *, confirmed: bool) -> Running | None:
+        stopped = self._floor.stop(turn_id, now, confirmed=confirmed)
+        if stopped is not None:
+            agent = stopped.turn.agent
+            self._window.on_ended(agent, now)
+            self._agents[agent].running -= 1
+            self._forget_if_idle(agent)
+        return stopped
 
     def _forget_waiting(self, turn_id: TurnId) -> None:
         waiting = self._waiting.remove(turn_id)
