@@ -12,7 +12,7 @@ from math import inf
 from serve.twin.cost import Cost
 from serve.twin.engine_decode import Leap
 from serve.twin.engine_job import Job, is_too_long
-from serve.twin.engine_model import Ask, Cached, Ended, EndReason, EngineEvent, EngineSettings, Load
+from serve.twin.engine_model import Ask, Blocked, Cached, Ended, EndReason, EngineEvent, EngineSettings, Load
 from serve.twin.engine_scheduler import Scheduler, Work
 from serve.twin.tiers import Tiers
 from serve.twin.tiers_observer import TiersObserver
@@ -131,6 +131,12 @@ class TwinEngine:
             capacity_slots=settings.device_slots,
             new_token_ratio=scheduler.ratio.current,
         )
+
+    def blocked(self) -> Blocked | None:
+        """Whom the last look at the queue found too large for what L1 has; ``None``: nobody, or it waits no more."""
+        blocked = self._scheduler.blocked
+        job = None if blocked is None else self._scheduler.jobs.get(blocked.rid)
+        return blocked if job is not None and job.request is None else None
 
     def flush(self) -> bool:
         """Forget L1 and L2; ``False``, and nothing happens, while anybody runs, waits or comes."""

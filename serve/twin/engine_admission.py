@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from serve.twin.engine_job import Job
-from serve.twin.engine_model import Cached, EngineSettings, QueuePolicy
+from serve.twin.engine_model import Blocked, Cached, EngineSettings, QueuePolicy
 from serve.twin.engine_prefetch import StorageReader
 from serve.twin.engine_queue import WaitingQueue, prefill_work
 from serve.twin.tiers import Tiers
@@ -64,6 +64,7 @@ class Admission:
         self.chunks: list[Chunk] = []
         self.admitted: dict[Job, Cached] = {}
         self.preempted: list[Job] = []
+        self.blocked: Blocked | None = None
         self.chunked: Job | None = None
         """Whose prompt goes on in the pass after this one."""
         self._ratio = ratio
@@ -166,6 +167,7 @@ class Admission:
         try:
             wanted = len(job.context) - walk.device_tokens + job.expected_tokens + self._page
             if wanted >= self._left or not self._has_slots():
+                self.blocked = Blocked(rid=job.ask.rid, wanted_tokens=wanted, free_tokens=int(self._left))
                 return Verdict.NO_TOKEN
             tokens = self._chunk_tokens(job, walk.device_tokens + walk.host_tokens, goes_on=goes_on)
             if tokens <= 0:

@@ -128,6 +128,16 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 EngineEvent = Admitted | Wrote | Retracted | Ended
 
 
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+    """Who was looked at last and did not fit (``NO_TOKEN``); all behind it wait, too, whatever they need."""
+
+    rid: str
+    wanted_tokens: int
+    """Of L1: to compute, expected to be written, and a page."""
+    free_tokens: int
+    """Free or evictable, less what the running ones are expected to write."""
+
+
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """A look at it now (``/v1/loads``)."""
 

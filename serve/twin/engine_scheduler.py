@@ -14,7 +14,17 @@ from serve.twin.engine_admission import Admission, Chunk, ask_storage
 from serve.twin.engine_copies import Copies
 from serve.twin.engine_decode import Leap, kv_wanted, steps_to_end, steps_with_room
 from serve.twin.engine_job import Job
-from serve.twin.engine_model import Admitted, Cached, Ended, EndReason, EngineEvent, EngineSettings, Retracted, Wrote
+from serve.twin.engine_model import (
+    Admitted,
+    Blocked,
+    Cached,
+    Ended,
+    EndReason,
+    EngineEvent,
+    EngineSettings,
+    Retracted,
+    Wrote,
+)
 from serve.twin.engine_prefetch import StorageReader
 from serve.twin.engine_queue import WaitingQueue
 from serve.twin.engine_ratio import NewTokenRatio
@@ -55,6 +65,8 @@ class Scheduler:
         self.ratio = NewTokenRatio(settings.schedule_conservativeness)
         self.running_limit = running_limit(settings)
         self.events: list[EngineEvent] = []
+        self.blocked: Blocked | None = None
+        """By the last look at the queue."""
         self.jobs: dict[str, Job] = {}
         """All that have come and not ended."""
         self.start_anew()
@@ -210,6 +222,7 @@ class Scheduler:
         if self.chunked is not None:
             admission.go_on(self.chunked, self.queue)
         self._full = admission.scan(self.queue, self.reader, now) or self._full
+        self.blocked = admission.blocked
         for job in admission.preempted:
             self._requeue(job, now)
         chunks = self._take(admission)
