@@ -191,7 +191,7 @@ class SessionLoop:
                 rules = openclaw_compaction(self._window_tokens, own.threshold)
             else:
                 return None
-            self._compactor = Compactor(rules, self._conversation, self._sources)
+            self._compactor = Compactor(rules, self._conversation, self._sources, own.summary_output)
         return self._compactor
 
 

@@ -49,8 +49,16 @@ class Caller(Protocol):
 class Compactor:
     """One session's compactions, by its client's rules."""
 
-    def __init__(self, rules: CompactionRules, conversation: Conversation, sources: Sources) -> None:
+    def __init__(
+        self,
+        rules: CompactionRules,
+        conversation: Conversation,
+        sources: Sources,
+        summary_output: int | None = None,
+    ) -> None:
+        """``summary_output``: what the model writes to a summary call, where that is known."""
         self.rules = rules
+        self._summary_output = summary_output
         self._conversation = conversation
         self._instructions = sources.shared(_INSTRUCTIONS)
         self._flush_head = sources.shared(_FLUSH_HEAD)
@@ -96,31 +104,33 @@ class Compactor:
         self, caller: Caller, middle: list[Message]
     ) -> Generator[Act, Answer | None, tuple[CompactionEnd, int]]:
         """The calls for a summary; returns its length besides."""
+        rules = self.rules
         tokens = sum(self._text_tokens(message) for message in middle)
-        aim = min(max(int(tokens * SUMMARY_SHARE), SUMMARY_LEAST), self.rules.summary_tokens)
-        share = -(-tokens // self.rules.calls)
+        aim = min(max(int(tokens * SUMMARY_SHARE), SUMMARY_LEAST), rules.summary_tokens)
+        writes = self._summary_output or aim
+        share = -(-tokens // rules.calls)
         prompt = self._conversation.digest(self._instructions, share)
         written = 0
-        for call in range(self.rules.calls):
+        for call in range(rules.calls):
             if call:
                 prompt = self._instructions + self._conversation.say(written + share)
-            answer = yield from self._call(caller, prompt, aim)
+            answer = yield from self._call(caller, prompt, writes)
             if answer.end not in GOOD_ENDS:
                 # A summary that does not come in time is an error of the network to Hermes, and nothing is lost (src);
                 # OpenClaw cancels whatever the reason (seen openclaw-32).
-                lost = self.rules.falls_back and answer.end not in {TurnEnd.GAVE_UP, TurnEnd.CUT_OFF}
+                lost = rules.falls_back and answer.end not in {TurnEnd.GAVE_UP, TurnEnd.CUT_OFF}
                 return (CompactionEnd.FALLBACK, FALLBACK_TOKENS) if lost else (CompactionEnd.ABANDONED, 0)
-            written = answer.written
+            written = min(answer.written, aim)  # reasoning is no part of it
         return CompactionEnd.SUMMARY, written
 
-    def _call(self, caller: Caller, prompt: Key, aim: int) -> Asking:
+    def _call(self, caller: Caller, prompt: Key, writes: int) -> Asking:
         attempt = 1
         while True:
             answer = yield from caller.once(
                 TurnKind.COMPACTION,
                 PromptShape.FRESH,
                 prompt,
-                self._conversation.write(aim),
+                self._conversation.write(writes),
                 cap=self.rules.cap,
                 patience_s=self.rules.patience_s,
                 streams=self.rules.streams,

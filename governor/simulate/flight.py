@@ -93,9 +93,12 @@ class Flight:
         return self.request.prompt + self.request.output.cut(0, self.written)
 
     @property
-    def waits_since(self) -> float | None:
-        """When the wait it is in began."""
-        return None if self._wait is None else self._wait[0]
+    def is_waiting(self) -> bool:
+        return self._wait is not None
+
+    def entered_after(self, other: Flight) -> bool:
+        """Of two that wait, whether the other one's wait began first."""
+        return self._wait is not None and other._wait is not None and self._wait[0] >= other._wait[0]
 
     @property
     def prompt_tokens(self) -> int:

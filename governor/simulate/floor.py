@@ -15,6 +15,7 @@ from governor.types import AgentName
 from serve.twin.engine import TwinEngine
 from serve.twin.engine_model import Admitted, Ended, EndReason, EngineEvent, Retracted, Wrote
 
+QUEUED = "in the engine's queue"
 _ENDS = {
     EndReason.STOP: TurnEnd.STOP,
     EndReason.LENGTH: TurnEnd.LENGTH,
@@ -51,7 +52,7 @@ class Floor:
 
     def agents(self) -> tuple[AgentName, ...]:
         """Whose turns run, each once."""
-        running = (flight for flight in self._flights.values() if flight.waits_since is None)
+        running = (flight for flight in self._flights.values() if not flight.is_waiting)
         return tuple(dict.fromkeys(flight.request.agent for flight in running))
 
     def new_tokens(self, flight: Flight) -> int:
@@ -63,9 +64,22 @@ class Floor:
         """Let a turn to the engine: all of it, or what is left of it."""
         behind = self.agents()
         flight.on_granted(now)
-        flight.begin_wait(now, WaitPlace.ENGINE, "", behind)
+        flight.begin_wait(now, WaitPlace.ENGINE, QUEUED, behind)
         self._flights[flight.rid] = flight
         self._engine.submit(max(now, self._engine.now), flight.ask(self._engine.settings.context_tokens))
+
+    def explain(self) -> None:
+        """Say of those that wait in the engine what they wait for, as far as it is for room."""
+        blocked = self._engine.blocked()
+        first = None if blocked is None else self._flights.get(blocked.rid)
+        if blocked is None or first is None or not first.is_waiting:
+            return
+        need = f"{blocked.wanted_tokens:,} tokens of L1, {max(0, blocked.free_tokens):,} are free"
+        for flight in self._flights.values():
+            if flight is first:
+                flight.explain_wait(f"NO_TOKEN: needs {need}")
+            elif flight.is_waiting and flight.entered_after(first):
+                flight.explain_wait(f"NO_TOKEN: behind {first.request.agent}, which needs {need}")
 
     def pause(self, now: float, flight: Flight, reason: str) -> None:
         """Take it off the engine; what it has written is kept. If it ends by itself first, it has ended."""

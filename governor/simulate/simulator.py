@@ -201,7 +201,7 @@ class Simulation:
         self.floor.send(self.now, flight)
 
     def on_held(self, flight: Flight, reason: str) -> None:
-        if flight.waits_since is None:  # a paused one has its reason
+        if not flight.is_waiting:  # a paused one has its reason
             flight.begin_wait(self.now, WaitPlace.GOVERNOR, reason, self.floor.agents())
 
     def on_refused(self, flight: Flight, end: TurnEnd, reason: str, retry_after_s: int | None) -> None:
@@ -304,6 +304,7 @@ class Simulation:
     # The books
 
     def _sample(self) -> None:
+        self.floor.explain()
         load, tiers = self.engine.load(), self.engine.tiers
         settings = tiers.settings
         self._samples.append(

@@ -90,6 +90,9 @@ class Compaction(_Part, frozen=True, kw_only=True):
 
     threshold: Share | None = None
     """Share of the window at which it compacts."""
+    summary_output: Some | None = None
+    """Tokens that the model writes to a summary call, its reasoning included; ``None``: as many as the client aims
+    at."""
 
 
 class Agent(_Line, frozen=True, kw_only=True, tag="agent"):
