@@ -60,7 +60,11 @@ class OutputPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     floor: PositiveInt = 16
     """Smallest answer worth starting. With less room than this the client is told that its context is full."""
     thinking: Count | None = None
-    """Thinking budget in tokens, for engines that take one; unset leaves the client's value alone."""
+    """Thinking budget in tokens. Engines that take one are told; where an answer can be continued exactly, the thinking
+    phase is closed when it is used up, and the answer follows. Unset leaves the client's value alone."""
+    loop_chars: Count = 4000
+    """An answer whose last so many characters are one short piece again and again is ended, as one that has reached its
+    cap. 0: never."""
 
     def cap_for(self, kind: TurnKind) -> int:
         return int(getattr(self, kind.value))

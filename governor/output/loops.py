@@ -1,0 +1,63 @@
+"""Finds an answer that repeats itself without end. Pure.
+
+A degenerate loop is text whose last ``chars`` characters have one short period: the same piece again and again, at
+least :data:`REPEATS` times. Tables, listings and counting are not that: something in each line differs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+REPEATS = 8
+_PROBE = 48
+"""Last characters that are looked for further back; each place where they stand may be one period away."""
+_CANDIDATES = 16
+
+
+class Loop(msgspec.Struct, frozen=True):
+    """What is repeated."""
+
+    piece: str
+    times: int
+    """In the characters that were looked at."""
+
+
+class LoopDetector:
+    """Fed an answer as it comes. ``chars``: how much must repeat; 0 switches it off.
+
+    Looks once for each eighth of ``chars``, at what str.rfind and a comparison of that length cost.
+    """
+
+    def __init__(self, chars: int) -> None:
+        self._chars = chars
+        self._tail = ""
+        self._unseen = 0
+
+    def feed(self, text: str) -> Loop | None:
+        """The loop, as soon as ``text`` completes one."""
+        if not self._chars:
+            return None
+        self._tail += text
+        self._unseen += len(text)
+        if self._unseen * REPEATS < self._chars:
+            return None
+        self._unseen = 0
+        self._tail = self._tail[-self._chars :]
+        if len(self._tail) < self._chars:
+            return None
+        period = _period(self._tail, self._chars // REPEATS)
+        return None if period is None else Loop(self._tail[-period:], self._chars // period)
+
+
+def _period(text: str, longest: int) -> int | None:
+    """A period of ``text`` of at most ``longest`` characters."""
+    probe, end = text[-_PROBE:], len(text) - 1
+    for _ in range(_CANDIDATES):
+        found = text.rfind(probe, max(0, len(text) - _PROBE - longest), end)
+        if found < 0:
+            return None
+        period = len(text) - _PROBE - found
+        if text.startswith(text[period:]):
+            return period
+        end = found + _PROBE - 1
+    return None
