@@ -14,6 +14,9 @@ SIGNS: Final = {Phase.HELD: ("░", "bright_black"), Phase.QUEUED: ("▒", "yell
                 Phase.DECODE: ("█", "blue")}  # fmt: skip
 """From light to full: the further a turn is, the darker."""
 FAILED: Final = ("✗", "bold red")
+BRIEF: Final = "▏"
+"""In the phase's colour: a column that is mostly idle."""
+_MOSTLY_IDLE: Final = 0.25
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _NAME_WIDTH: Final = 18
 _FEWEST_COLUMNS: Final = 20
@@ -36,7 +39,9 @@ def picture(result: Result, width: int, until_s: float | None = None) -> Text:
             if column in failed:
                 text.append(*FAILED)
             elif seconds:
-                text.append(*SIGNS[max(seconds, key=lambda phase: seconds[phase])])
+                sign, style = SIGNS[max(seconds, key=lambda phase: seconds[phase])]
+                is_brief = sum(seconds.values()) < _MOSTLY_IDLE * end_s / columns
+                text.append(BRIEF if is_brief else sign, style)
             else:
                 text.append("·", "bright_black")
         text.append("\n")
@@ -46,6 +51,7 @@ def picture(result: Result, width: int, until_s: float | None = None) -> Text:
     for phase, (sign, style) in SIGNS.items():
         text.append(sign, style)
         text.append(f" {phase.value}  ")
+    text.append(f"{BRIEF} mostly idle  ")
     text.append(*FAILED)
     text.append(" no answer")
     return text

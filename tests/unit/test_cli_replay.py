@@ -75,6 +75,13 @@ def test_a_trace_is_shown(small: Path) -> None:
     assert "from: made up" in text
 
 
+def test_the_incident_is_shipped() -> None:
+    made = msgspec.json.decode(run("trace", "show", "incident", "--json").stdout)
+    assert len(made["agents"]) == 4
+    assert max(agent["longest_output_tokens"] for agent in made["agents"]) == 70_000
+    assert "incident" in run("replay", "incidents", *PROFILE).stderr
+
+
 def test_a_replay_has_figures_of_each_agent(small: Path) -> None:
     told = run("replay", small, *PROFILE, "--json")
     assert told.exit_code == 0, told.output

@@ -55,15 +55,17 @@ def test_the_picture_reads_without_colour() -> None:
         row("mail", 20, 80, 100, waits=(wait(20, 40),)),
         row("ops", 0, 50, 60, waits=(wait(0, 50, WaitPlace.GOVERNOR),)),
         row("ops", 70, None, 90, end=TurnEnd.GAVE_UP),
+        row("tick", 11, 11, 12),
         samples=(sample(0, 1), sample(50, 500), sample(75, 1000)),
     )
     assert picture(run, 31).plain.splitlines() == [
         "hog       ▓▓▓▓████████████████",
         "mail      ····▒▒▒▒▒▒▒▒▓▓▓▓████",
         "ops       ░░░░░░░░░░██··▓▓▓▓✗·",
+        "tick      ··▏·················",
         "L1 in use ▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄█████",
         "          0   25s  50s   1m40s",
-        "          ░ held  ▒ queued  ▓ prefill  █ decode  ✗ no answer",
+        "          ░ held  ▒ queued  ▓ prefill  █ decode  ▏ mostly idle  ✗ no answer",
     ]
 
 
