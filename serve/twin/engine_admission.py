@@ -72,7 +72,7 @@ class Admission:
         mixed = len(running) if settings.mixed_chunk else 0
         self._chunk_left = settings.chunked_prefill_tokens - mixed
         self._input_left = settings.max_prefill_tokens - mixed
-        self._reserved = mixed + sum(each.expected_tokens * ratio for each in running)
+        self._reserved = mixed + sum(each.reserved_tokens(ratio) for each in running)
         """KV of L1 that others will take, now or by what is expected."""
         self._reserved_now = mixed
         self._reserved_slots = 0
@@ -217,13 +217,13 @@ class Admission:
             if queue.urgency(other) - queue.urgency(job) <= PREEMPTION_THRESHOLD:
                 break
             leaving.append(other)
-            missing -= other.expected_tokens * self._ratio
+            missing -= other.reserved_tokens(self._ratio)
             if missing <= 0:
                 break
         if not leaving or missing > 0:
             return False
         for other in leaving:
-            self._reserved -= other.expected_tokens * self._ratio
+            self._reserved -= other.reserved_tokens(self._ratio)
             self.running.remove(other)
             self.tiers.retract(other.held, others=len(self.running))
             other.retract()

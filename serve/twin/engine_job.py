@@ -84,6 +84,10 @@ class Job:
     def expected_tokens(self) -> int:
         return min(self.left_tokens, ESTIMATE_TOKENS)
 
+    def reserved_tokens(self, ratio: float) -> float:
+        """What admission keeps for it while it runs (``_get_running_request_total_token_offset``)."""
+        return self.expected_tokens * (1.0 if self.ask.ignore_eos else ratio)
+
     @property
     def is_done(self) -> bool:
         return self.written >= self.total_tokens

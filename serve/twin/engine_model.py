@@ -58,6 +58,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     accept_length: float | None = None
     """Over the engine's; how well this text can be guessed."""
+    ignore_eos: bool = False
+    """It cannot end before ``max_new_tokens``, and admission of others counts on that."""
 
 
 class Cached(msgspec.Struct, frozen=True):

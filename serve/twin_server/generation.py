@@ -37,6 +37,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     thinks: bool = False
     """The request says that the answer begins in the thinking phase."""
     priority: int = 0
+    ignore_eos: bool = False
 
     def ask(self, rid: str) -> Ask:
         return Ask(
@@ -46,6 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             writes_tokens=len(self.answer.ids),
             max_new_tokens=self.max_new_tokens,
             priority=self.priority,
+            ignore_eos=self.ignore_eos,
         )
 
 

@@ -174,6 +174,7 @@ class Planner:
             offer=wanted.offer,
             thinks=wanted.thinks,
             priority=wanted.priority,
+            ignore_eos=wanted.ignore_eos,
         )
 
     def _wish(self, custom_params: dict[str, Any] | None, rule: Rule | None) -> Wish:

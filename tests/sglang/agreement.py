@@ -84,7 +84,12 @@ class HttpPlay:
         self._ended[step.number].set()
 
     async def _ask(self, turn: Turn) -> None:
-        sampling = {"max_new_tokens": turn.writes_tokens, "ignore_eos": True, "temperature": _TEMPERATURE}
+        sampling = {
+            "max_new_tokens": turn.writes_tokens,
+            "min_new_tokens": turn.writes_tokens,
+            "ignore_eos": turn.ignores_eos,
+            "temperature": _TEMPERATURE,
+        }
         body = {"rid": turn.rid, "input_ids": self._ids(turn.prompt), "sampling_params": sampling, "stream": True}
         sent = time.monotonic()
         first_s = 0.0

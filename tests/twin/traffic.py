@@ -7,7 +7,7 @@ prompts have equal lengths on both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from random import Random
 
@@ -63,6 +63,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rid(self) -> str:
         return f"turn-{self.number:05d}"
+
+    @property
+    def ignores_eos(self) -> bool:
+        """Every other one: admission reserves all that such a turn may write, and a share for others."""
+        return self.number % 2 == 0
 
     @property
     def heard_tokens(self) -> int:
@@ -123,7 +128,9 @@ class _Agent:
 class Traffic:
     """Makes up one plan. The same seed and sizes give the same plan."""
 
-    def __init__(self, seed: int, agents: int = 5) -> None:
+    def __init__(self, seed: int, agents: int = 5, writes: Sequence[int] = (4, 12, 30, 60, 90, 130, 200)) -> None:
+        """``writes``: lengths of answers."""
+        self._writes = tuple(writes)
         self._random = Random(seed)  # noqa: S311 - a game, not a secret
         self._words = seed * 10_000
         self.steps: list[Step] = []
@@ -181,7 +188,7 @@ class Traffic:
         self, agent: _Agent, part: Part, *, ended: tuple[int, ...], spoke: tuple[int, ...] = (), pause_s: float = 0.0
     ) -> None:
         kind, prompt = self._prompt(agent)
-        writes = self._random.choice((4, 12, 30, 60, 90, 130, 200))
+        writes = self._random.choice(self._writes)
         stop = None
         if self._random.random() < 0.1:
             writes, stop = 300, self._random.randint(10, 200)
@@ -249,8 +256,40 @@ def short_plan(seed: int = 2) -> list[Step]:
     return traffic.steps
 
 
+def crowded_plan(seed: int = 3) -> list[Step]:
+    """More than L1 holds at once, so that turns wait for room; a minute on the engine."""
+    traffic = Traffic(seed, agents=6, writes=(30, 90, 200, 400, 700))
+    traffic.free(60, longest_pause_s=0.3)
+    return traffic.steps
+
+
+def in_order_of(steps: list[Step], served: Sequence[Served]) -> list[Step]:
+    """The same plan, with each turn of the free-running part held back until what had happened on that engine when it was
+    sent there has happened: the order is the engine's, the times are not."""
+    seen = {each.number: each for each in served}
+    ordered: list[Step] = []
+    for step in steps:
+        if not isinstance(step, Turn) or step.part is not Part.FREE:
+            ordered.append(step)
+            continue
+        sent = seen[step.number].at
+        spoke = {
+            each.number: each.at + each.first_s for each in served if each.first_s and each.at + each.first_s < sent
+        }
+        ended = {each.number: each.at + each.last_s for each in served if each.at + each.last_s < sent}
+        ordered.append(
+            msgspec.structs.replace(
+                step,
+                spoke=tuple(spoke),
+                ended=tuple({*step.ended, *ended}),
+                pause_s=min(sent - each for each in (0.0, *spoke.values(), *ended.values())),
+            )
+        )
+    return ordered
+
+
 def turns_of(steps: list[Step]) -> list[Turn]:
     return [step for step in steps if isinstance(step, Turn)]
 
 
-PLANS = {"long": long_plan, "short": short_plan}
+PLANS = {"long": long_plan, "short": short_plan, "crowded": crowded_plan}

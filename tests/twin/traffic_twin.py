@@ -119,4 +119,5 @@ def ask_of(turn: Turn) -> Ask:
         output=Key([(ANSWERS + turn.number, 0, turn.writes_tokens)]),
         writes_tokens=turn.writes_tokens,
         max_new_tokens=turn.writes_tokens,
+        ignore_eos=turn.ignores_eos,
     )

@@ -47,6 +47,15 @@ def test_what_others_will_write_is_reckoned_with_in_part(prompt: int, fits: bool
     assert (admitted(run_out(twin))["b"] == 500.0) == fits
 
 
+@pytest.mark.parametrize(("prompt", "fits"), [(274, True), (275, False)])
+def test_what_cannot_end_early_is_reckoned_with_whole(prompt: int, fits: bool) -> None:
+    """As above, with all of the 100 tokens."""
+    twin = engine(chunked_prefill_tokens=10_000)
+    twin.submit(0.0, ask("a", 500, 101, ignore_eos=True))
+    twin.submit(0.5, ask("b", prompt, 115))
+    assert (admitted(run_out(twin))["b"] == 500.0) == fits
+
+
 def test_no_more_than_4096_tokens_are_expected_of_anybody() -> None:
     """Of a 0.7 times as much: without that neither would leave the other room."""
     twin = engine(tiers={"device_tokens": 10_000}, context_tokens=100_000)
