@@ -177,25 +177,26 @@ def longest_stall(rows: Iterable[TurnRow]) -> Stall | None:
 
 def _stall(row: TurnRow, attempts: Sequence[TurnRow]) -> Stall:
     seconds, heard_s = row.longest_silence_s, row.first_token_s
-    if heard_s is None or seconds <= heard_s - row.asked_s + _ROUNDING_S:
-        at_s: float = row.asked_s
-        inside = [wait for attempt in attempts for wait in attempt.waits if wait.at_s < (heard_s or row.ended_s)]
-        longest = max(inside, key=lambda wait: wait.seconds, default=None)
+    before_first_token = heard_s is None or seconds <= heard_s - row.asked_s + _ROUNDING_S
+    if heard_s is None or before_first_token:
+        began_s = row.asked_s
+        waits = [wait for attempt in attempts for wait in attempt.waits if wait.at_s < (heard_s or row.ended_s)]
     else:
-        longest = max((w for w in row.waits if w.at_s >= heard_s), key=lambda wait: wait.seconds, default=None)
-        at_s = heard_s if longest is None else longest.at_s
+        began_s = heard_s
+        waits = [wait for wait in row.waits if wait.at_s >= heard_s]
+    longest = max(waits, key=lambda wait: wait.seconds, default=None)
     return Stall(
-        at_s=at_s,
+        at_s=began_s if before_first_token or longest is None else longest.at_s,
         seconds=seconds,
         turn_id=row.turn_id,
-        before_first_token=at_s == row.asked_s,
-        reason=_reason(longest) if longest is not None else "",
-        behind=longest.behind if longest is not None else (),
+        before_first_token=before_first_token,
+        reason="" if longest is None else _reason(longest),
+        behind=() if longest is None else longest.behind,
     )
 
 
 def _reason(wait: Wait) -> str:
-    """The engine gives none."""
+    """In words, also where none is given: an engine need not tell."""
     return wait.reason or f"in the {wait.place.value}'s queue"
 
 
