@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from serve.twin.tiers_key import Key
 from tests.twin.engine_cases import admitted, ask, costing, end_times, ended, engine, run_out, writes_of
 
 FIELD_TIERS = {"device_tokens": 231_914 // 64 * 64, "page_tokens": 64, "device_slots": 72}
-FIELD = {"context_tokens": 196_608, "chunked_prefill_tokens": 4096, "max_prefill_tokens": 16_384}
+FIELD: dict[str, Any] = {"context_tokens": 196_608, "chunked_prefill_tokens": 4096, "max_prefill_tokens": 16_384}
 
 
 def test_a_request_waits_is_prefilled_writes_and_ends() -> None:
