@@ -39,8 +39,10 @@ class _Stay:
 class Flight:
     """A request and all that is known of it so far."""
 
-    def __init__(self, turn_id: TurnId, request: Request, at: float) -> None:
-        self.turn_id = turn_id
+    def __init__(self, number: int, request: Request, at: float) -> None:
+        """``number``: by arrival, over all agents."""
+        self.number = number
+        self.turn_id = TurnId(f"t{number}")
         self.request = request
         self.arrived_s = at
         self.cap = 0
@@ -51,17 +53,19 @@ class Flight:
         self.heard_s = at
         """When its client last had a sign of life."""
         self.new_tokens = 0
+        """Of its prompt, as it was first admitted."""
         self._granted_s: float | None = None
         self._admitted_s: float | None = None
         self._first_token_s: float | None = None
         self._last_token_s = request.asked_s
         self._longest_silence_s = 0.0
         self._cached = Cached()
-        self._reprefilled = 0
+        self._prefilled = 0
         self._retractions = 0
         self._waits: list[Wait] = []
         self._slices: list[Slice] = []
         self._stay: _Stay | None = None
+        self._closed: tuple[float, TurnEnd, str] | None = None
         self._wait: tuple[float, WaitPlace, str, tuple[AgentName, ...]] | None = None
 
     @property
@@ -144,19 +148,13 @@ class Flight:
     def on_admitted(self, event: Admitted, new_tokens: int) -> None:
         """The engine takes it up; ``new_tokens`` of its context nobody has had computed."""
         self.end_wait(event.at)
-        context = self.prompt_tokens + self.written
-        computed = context - event.cached.tokens
         if self._admitted_s is None:
             self._admitted_s = event.at
             self._cached = event.cached
-            self.new_tokens = min(new_tokens, computed)
-            self._reprefilled += computed - self.new_tokens
-        else:
-            self._reprefilled += computed
+            self.new_tokens = new_tokens
         if self._stay is not None and self._stay.admitted_s is None:
             self._stay.admitted_s = event.at
             self._stay.cached = event.cached
-            self._stay.prefilled = computed
 
     def on_wrote(self, event: Wrote) -> None:
         """Tokens have come."""
@@ -171,16 +169,28 @@ class Flight:
         self._retractions += 1
         self.begin_wait(at, WaitPlace.ENGINE, "retracted: L1 was full", behind)
 
-    def on_left(self, at: float) -> None:
+    def on_left(self, at: float, prefilled_tokens: int) -> None:
         """It is off the engine, ended or paused."""
         self.end_wait(at)
+        self._prefilled += prefilled_tokens
         if self._stay is not None:
+            self._stay.prefilled = prefilled_tokens
             self._slices.append(self._stay.row(at, self.written))
             self._stay = None
 
-    def row(self, at: float, end: TurnEnd, detail: str = "") -> TurnRow:
-        """It has ended."""
-        self.on_left(at)
+    def close(self, at: float, end: TurnEnd, detail: str = "") -> None:
+        """It is over for its client."""
+        self.end_wait(at)
+        self._closed = at, end, detail
+
+    def row(self) -> TurnRow:
+        """What is known of it in the end. Raises ``ValueError`` if it has not been closed."""
+        if self._closed is None:
+            raise ValueError(f"{self.turn_id} is under way")
+        at, end, detail = self._closed
+        if self._stay is not None:  # the engine has not said what it did
+            self.on_left(at, 0)
+        new_tokens = min(self.new_tokens, self._prefilled)
         request = self.request
         return TurnRow(
             turn_id=self.turn_id,
@@ -197,11 +207,11 @@ class Flight:
             ended_s=at,
             longest_silence_s=max(self._longest_silence_s, at - self._last_token_s),
             prompt_tokens=self.prompt_tokens,
-            new_tokens=self.new_tokens,
+            new_tokens=new_tokens,
             cached_device=self._cached.device,
             cached_host=self._cached.host,
             cached_storage=self._cached.storage,
-            reprefilled_tokens=self._reprefilled,
+            reprefilled_tokens=self._prefilled - new_tokens,
             output_tokens=self.written,
             wanted_tokens=len(request.output),
             cap_requested=request.cap,

@@ -48,6 +48,8 @@ class Floor:
         self._engine = engine
         self._crew = crew
         self._flights: dict[str, Flight] = {}
+        self._forgotten: dict[str, Flight] = {}
+        """Their clients have gone; the engine has not ended them."""
         self._seen = Seen()
 
     def agents(self) -> tuple[AgentName, ...]:
@@ -89,6 +91,7 @@ class Floor:
     def forget(self, flight: Flight) -> str:
         """Nobody waits for it any more. Returns the request that is to be aborted."""
         del self._flights[flight.rid]
+        self._forgotten[flight.rid] = flight
         return flight.rid
 
     def abort(self, now: float, rid: str) -> None:
@@ -99,6 +102,8 @@ class Floor:
         """The engine has something to tell."""
         flight = self._flights.get(event.rid)
         if flight is None:
+            if isinstance(event, Ended):
+                self._leave(self._forgotten.pop(event.rid), event)
             return
         match event:
             case Admitted():
@@ -117,10 +122,8 @@ class Floor:
 
     def _end(self, flight: Flight, event: Ended) -> None:
         del self._flights[event.rid]
-        if flight.written:
-            self._seen.add(flight.context)
         reason, flight.pause_reason = flight.pause_reason, ""
-        flight.on_left(event.at)
+        self._leave(flight, event)
         if event.reason is not EndReason.ABORT:
             self._crew.on_landed(flight, _ENDS[event.reason])
         elif reason:
@@ -128,3 +131,11 @@ class Floor:
             self._crew.on_paused(flight)
         else:
             raise ValueError(f"the engine has aborted {event.rid}, which nobody asked for")
+
+    def _leave(self, flight: Flight, event: Ended) -> None:
+        """Take note of what the engine has computed of it."""
+        context = flight.context
+        if flight.written_since_grant == 0:
+            context = context.cut(0, event.cached.tokens + event.prefilled_tokens)
+        self._seen.add(context)
+        flight.on_left(event.at, event.prefilled_tokens)

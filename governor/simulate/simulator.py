@@ -17,7 +17,7 @@ from governor.simulate.agents import SessionLoop, loops_of
 from governor.simulate.deciding import Governor, Policies
 from governor.simulate.flight import Flight
 from governor.simulate.floor import Floor
-from governor.simulate.result import Capacity, CompactionRow, Result, Sample, TurnEnd, TurnRow, WaitPlace
+from governor.simulate.result import Capacity, CompactionRow, Result, Sample, TurnEnd, WaitPlace
 from governor.types import TurnId
 from serve.twin.engine import TwinEngine
 from serve.twin.machine import Machine
@@ -44,6 +44,10 @@ def simulate(
     between the agents and the engine; without them every request goes straight to it. The same arguments give the same
     result. ``sample_s``: between two looks at the engine."""
     return Simulation(trace, machine, policies, seed, sample_s).run()
+
+
+def _arrival(flight: Flight) -> tuple[float, int]:
+    return flight.arrived_s, flight.number
 
 
 class _Player:
@@ -77,7 +81,7 @@ class Simulation:
         self._asking: dict[TurnId, tuple[Flight, _Player]] = {}
         self._deadline: float | None = None
         self._ended_s = 0.0
-        self._rows: list[TurnRow] = []
+        self._closed: list[Flight] = []
         self._compactions: list[CompactionRow] = []
         self._samples: list[Sample] = []
 
@@ -153,7 +157,7 @@ class Simulation:
         )
 
     def _arrive(self, player: _Player, request: Request) -> None:
-        flight = Flight(TurnId(f"t{next(self._turn_numbers)}"), request, self.now)
+        flight = Flight(next(self._turn_numbers), request, self.now)
         self._asking[flight.turn_id] = flight, player
         self._watch(flight)
         if self._governor is not None:
@@ -268,7 +272,8 @@ class Simulation:
     ) -> None:
         """A turn has ended: its row, its lease, its client."""
         _, player = self._asking.pop(flight.turn_id)
-        self._rows.append(flight.row(self.now, end, detail))
+        flight.close(self.now, end, detail)
+        self._closed.append(flight)
         self._ended_s = max(self._ended_s, self.now)
         answer = Answer(
             end=end, prompt_tokens=flight.prompt_tokens, written=flight.written, retry_after_s=retry_after_s
@@ -327,7 +332,8 @@ class Simulation:
     def _cut_off(self) -> None:
         for flight, player in list(self._asking.values()):
             player.acts.close()
-            self._rows.append(flight.row(self.now, TurnEnd.CUT_OFF))
+            flight.close(self.now, TurnEnd.CUT_OFF)
+            self._closed.append(flight)
             self._ended_s = self.now
 
     def _result(self) -> Result:
@@ -345,7 +351,7 @@ class Simulation:
                 l2_slots=settings.host_slots,
             ),
             ended_s=self._ended_s,
-            turns=tuple(sorted(self._rows, key=lambda row: (row.arrived_s, int(row.turn_id[1:])))),
+            turns=tuple(flight.row() for flight in sorted(self._closed, key=_arrival)),
             compactions=tuple(self._compactions),
             samples=tuple(self._samples),
         )

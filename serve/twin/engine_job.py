@@ -29,6 +29,7 @@ class Job:
         "is_aborted",
         "limit_tokens",
         "matched_tokens",
+        "prefilled",
         "read",
         "request",
         "storage_start",
@@ -48,6 +49,8 @@ class Job:
         self.accept_length = ask.accept_length or settings.accept_length
         self.is_aborted = False
         self.written = 0
+        self.prefilled = 0
+        """Tokens computed in its prefills."""
         self.carry = 0.0
         """Of a token, from steps that yield a fraction on average."""
         self.entered_at = 0.0

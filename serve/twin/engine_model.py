@@ -125,6 +125,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     cached: Cached
     """Of its first admission, as SGLang's usage."""
+    prefilled_tokens: int = 0
+    """Computed in all its prefills, of its prompt and, after a retraction, of what it had written."""
 
 
 EngineEvent = Admitted | Wrote | Retracted | Ended

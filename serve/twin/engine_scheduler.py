@@ -164,6 +164,7 @@ class Scheduler:
                 prompt_tokens=len(job.ask.prompt),
                 completion_tokens=job.written,
                 cached=job.cached or Cached(),
+                prefilled_tokens=job.prefilled,
             )
         )
 
@@ -281,6 +282,7 @@ class Scheduler:
             self.tiers.loads.finish(number)
         for chunk in work.chunks:
             job = chunk.job
+            job.prefilled += chunk.tokens
             if not chunk.is_last:
                 self._has_new_chunk = True
                 self._full = False
