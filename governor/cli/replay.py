@@ -26,7 +26,6 @@ from governor.simulate.table import comparison, duration, tables
 from serve.errors import ServeError
 from serve.twin.machine import Machine, load_machine
 from serve.twin.trace import Trace
-from serve.twin_launcher import PROFILE_PREFIX, machine_of
 
 UNGOVERNED: Final = "no governor"
 SHIPPED: Final = "shipped policies"
@@ -97,6 +96,8 @@ def replay(
 
 
 def _machine(profile: str) -> Machine:
+    from serve.twin_launcher import PROFILE_PREFIX, machine_of  # noqa: PLC0415 - ZeroMQ takes a tenth of a second
+
     name = machine_of(profile)
     if not name:
         fail(f"--profile {profile}: a replay is of a twin: {PROFILE_PREFIX}MACHINE", Exit.USAGE)

@@ -106,12 +106,12 @@ def test_a_plot_that_cannot_be_is_told(tmp_path: Path) -> None:
         plot([("x", RUN)], tmp_path / "nowhere" / "plot.png")
 
 
-def test_matplotlib_is_loaded_for_a_plot_only_and_missed_with_advice(tmp_path: Path) -> None:
+def test_what_is_slow_to_load_is_loaded_late_and_matplotlib_missed_with_advice(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
 import governor.cli.replay
-assert "matplotlib" not in sys.modules
+assert not {"matplotlib", "zmq"} & sys.modules.keys()
 sys.modules["matplotlib"] = None
 from governor.simulate.plot import PlotUnavailable, plot
 try:
