@@ -30,6 +30,7 @@ def test_a_request_waits_is_prefilled_writes_and_ends() -> None:
             prompt_tokens=30,
             completion_tokens=4,
             cached=Cached(),
+            prefilled_tokens=30,
         ),
     ]
     assert twin.now == 100.0
