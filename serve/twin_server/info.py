@@ -156,21 +156,26 @@ class Identity:
 
     def _load(self, service: TwinService, sections: set[str]) -> dict[str, Any]:
         published = service.published
-        load, tiers = published.load, self.tiers
+        load, tiers, counters = published.load, self.tiers, service.counters
         told: dict[str, Any] = {
             "timestamp": published.at,
             "dp_rank": 0,
             "num_running_reqs": load.running,
             "num_waiting_reqs": load.waiting,
+            "num_waiting_uncached_tokens": 0,
             "num_used_tokens": load.used_tokens,
             "num_total_tokens": load.used_tokens,
             "num_active_tokens": load.used_tokens,
+            "num_prealloc_ready_tokens": 0,
             "max_total_num_tokens": load.capacity_tokens,
             "max_running_requests": self.engine.max_running_requests,
             "token_usage": round(load.used_tokens / load.capacity_tokens, 4),
             "gen_throughput": 0.0,
             "cache_hit_rate": 0.0,
             "utilization": 0.0,
+            "total_prefill_uncached_tokens": counters.prompt_tokens - counters.cached_tokens,
+            "total_prefill_busy_us": 0,
+            "decode_moments": None,
         }
         if sections & {"memory", "all"}:
             capacity = tiers.device_tokens

@@ -49,9 +49,7 @@ class TwinMetrics(Collector):
         yield self._gauge("full_token_usage", "The token usage for full attention layers.", usage)
         yield self._gauge("num_used_tokens", "The number of used tokens.", load.used_tokens)
         yield self._gauge("new_token_ratio", "The new token ratio.", load.new_token_ratio)
-        yield self._gauge(
-            "max_total_num_tokens", "Tokens that the KV pool can hold.", load.capacity_tokens
-        )
+        yield self._gauge("max_total_num_tokens", "Tokens that the KV pool can hold.", load.capacity_tokens)
         yield self._gauge("page_size", "KV cache page size in tokens.", engine.tiers.page_tokens)
         yield self._gauge("context_len", "Maximum context length.", engine.context_tokens)
 

@@ -22,8 +22,8 @@ from serve.twin_server.errors import BadRequest
 from serve.twin_server.faults import Faults
 from serve.twin_server.generation import Batch, Generation, Plan
 
-_BETWEEN_STEPS_S = (0.004, 0.03)
-"""Wall seconds between two looks at a model that works: streams flow, and a fast clock does not burn a core."""
+_BETWEEN_STEPS_S = (0.0005, 0.004, 0.03)
+"""Wall seconds between two looks at a model that works: at least; while it writes faster than that; at most."""
 _IDLE_LOOK_S = 1.0
 """An idle scheduler publishes its load that often (``idle_sleeper.py``)."""
 
@@ -113,7 +113,7 @@ class TwinService:
                 return True
             if time.monotonic() >= deadline:
                 return False
-            await asyncio.sleep(_BETWEEN_STEPS_S[0])
+            await asyncio.sleep(_BETWEEN_STEPS_S[1])
 
     async def wait_idle(self) -> None:
         """Until every generation has ended."""
@@ -199,9 +199,9 @@ class TwinService:
         due = None if self._is_dead or self._is_paused else self.engine.next_at()
         if due is None:
             return _IDLE_LOOK_S
-        shortest, longest = _BETWEEN_STEPS_S
+        shortest, usual, longest = _BETWEEN_STEPS_S
         token_s = self.clock.wall_s(self.engine.cost.decode_step_s)  # the model leaps over many, streams shall not
-        return max(min(self.clock.wall_s(due - self.clock.now), token_s, longest), shortest)
+        return max(min(self.clock.wall_s(due - self.clock.now), max(token_s, usual), longest), shortest)
 
     def _step(self) -> None:
         if self._is_dead:

@@ -167,7 +167,7 @@ text = "As I said."
 
 async def test_a_script_decides_by_words_agent_and_turn() -> None:
     async with twin_server(script=parse_script(SCRIPT, "script.toml")) as twin:
-        ask = {"messages": [{"role": "user", "content": "the weather?"}], "user": "alice"}
+        ask: dict[str, Any] = {"messages": [{"role": "user", "content": "the weather?"}], "user": "alice"}
         first = await twin.chat(**ask)
         assert first["choices"][0]["message"]["content"].strip() == "Take an umbrella."
         assert (await twin.post("/v1/chat/completions", **ask)).status_code == 503

@@ -12,6 +12,7 @@ from tests.twin_server import Running, small_machine, twin_server
 
 AGENTS = ("alice", "bob", "carol", "dave")
 TURNS = 4
+CHAT = "/v1/chat/completions"
 
 
 async def talk(gateway: Governed, agent: str, words: int) -> list[dict[str, Any]]:
@@ -60,13 +61,13 @@ async def test_clients_that_leave_leave_nothing_behind(tmp_path: Path) -> None:
         twin_server() as twin,
         governed(twin.url, tmp_path, engine_kind="sglang", agents=AGENTS) as gateway,
     ):
-        body = {"model": "tiny-hybrid", "messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4000, "stream": True}
+        messages = [{"role": "user", "content": "Go on."}]
+        body = {"model": "tiny-hybrid", "messages": messages, "max_tokens": 4000, "stream": True, "ignore_eos": True}
 
         async def leave(agent: str) -> None:
-            async with gateway.client(agent) as client:
-                async with client.stream("POST", "/v1/chat/completions", json=body | {"ignore_eos": True}) as answer:
-                    async for _ in answer.aiter_bytes():
-                        break
+            async with gateway.client(agent) as client, client.stream("POST", CHAT, json=body) as answer:
+                async for _ in answer.aiter_bytes():
+                    break
 
         await asyncio.gather(*(leave(agent) for agent in AGENTS))
         await twin.until_idle(5)
