@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from governor.budget.claim import Capacity, Claim, Segment, Sight
+from governor.budget.ledger import Freed
 from governor.errors import ContextOverflow
 from governor.names import policy_path
 from governor.output.caps import decide_cap, effective_window
@@ -83,6 +84,47 @@ class Host(Protocol):
     def on_refused(self, flight: Flight, end: TurnEnd, reason: str, retry_after_s: int | None) -> None:
         """It is over."""
         ...
+
+
+class Decider(Protocol):
+    """Who decides about turns: the governor, or a rule that it is compared with. Acts through its :class:`Host`."""
+
+    @property
+    def held(self) -> int:
+        """Turns that wait here."""
+        ...
+
+    def policy_of(self, flight: Flight) -> Policy: ...
+
+    def arrive(self, now: float, flight: Flight, new_tokens: int) -> None:
+        """A request has come in: cap it and ask for leave. ``new_tokens``: of its prompt, what nobody has sent yet."""
+        ...
+
+    def on_started(self, now: float, flight: Flight) -> None:
+        """The first token since the last grant."""
+        ...
+
+    def on_wrote(self, now: float, flight: Flight) -> None:
+        """It has written more."""
+        ...
+
+    def on_paused(self, now: float, flight: Flight) -> None:
+        """It is off the engine and wants to go on."""
+        ...
+
+    def on_ended(self, now: float, flight: Flight, *, confirmed: bool) -> None:
+        """A turn has closed, however that came. ``confirmed``: the engine has nothing of it any more."""
+        ...
+
+    def on_seen(self, now: float, load: Load) -> None:
+        """A look at the engine, as the gateway asks for it every so often."""
+        ...
+
+    def pass_time(self, now: float) -> None:
+        """A deadline has come."""
+        ...
+
+    def next_deadline(self, now: float) -> float | None: ...
 
 
 class Governor:
@@ -191,6 +233,9 @@ class Governor:
     def reject(self, turn_id: TurnId, refusal: Refusal, reason: str, retry_after_s: int) -> None:
         self._host.on_refused(self._flights.pop(turn_id), _ENDS[refusal], reason, retry_after_s)
         self._events.append(TurnEnded(turn_id))  # as a lease posts on every exit
+
+    def take_back(self, freed: Freed) -> None:
+        """Nobody waits for it."""
 
     def _claim(self, flight: Flight) -> Claim:
         """What it needs from here on: what is written is a part of its prompt."""

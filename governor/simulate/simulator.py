@@ -14,12 +14,13 @@ from itertools import count
 from governor.policy.model import KeepAlive
 from governor.simulate.acts import Act, Answer, Compacted, Loop, Request, Sleep
 from governor.simulate.agents import SessionLoop, loops_of
-from governor.simulate.deciding import Governor, Policies
+from governor.simulate.deciding import Decider, Governor, Host, Policies
 from governor.simulate.flight import Flight
 from governor.simulate.floor import Floor
 from governor.simulate.result import Capacity, CompactionRow, Result, Sample, TurnEnd, WaitPlace
 from governor.types import TurnId
 from serve.twin.engine import TwinEngine
+from serve.twin.engine_model import EngineSettings
 from serve.twin.machine import Machine
 from serve.twin.tiers_model import BrokenBooks
 from serve.twin.trace import Trace
@@ -37,13 +38,23 @@ DISCONNECT_S = 3.0
 """Until an engine notices by itself that a client has hung up ("a few seconds"); a gateway aborts at once."""
 
 
+Decides = Callable[[EngineSettings, Host], Decider]
+"""Makes whoever decides in one run."""
+
+
 def simulate(
-    trace: Trace, machine: Machine, policies: Policies | None = None, seed: int = 0, *, sample_s: float = SAMPLE_S
+    trace: Trace,
+    machine: Machine,
+    policies: Policies | None = None,
+    seed: int = 0,
+    *,
+    decides: Decides | None = None,
+    sample_s: float = SAMPLE_S,
 ) -> Result:
     """Play a trace on a machine. ``policies`` (:func:`~governor.simulate.deciding.read_policies`) put the governor
-    between the agents and the engine; without them every request goes straight to it. The same arguments give the same
-    result. ``sample_s``: between two looks at the engine."""
-    return Simulation(trace, machine, policies, seed, sample_s).run()
+    between the agents and the engine, ``decides`` somebody else; with neither every request goes straight to it. The
+    same arguments give the same result. ``sample_s``: between two looks at the engine."""
+    return Simulation(trace, machine, policies, seed, sample_s, decides).run()
 
 
 def _arrival(flight: Flight) -> tuple[float, int]:
@@ -61,7 +72,17 @@ class _Player:
 class Simulation:
     """One run. It is the governor's :class:`~governor.simulate.deciding.Host` and the floor's crew."""
 
-    def __init__(self, trace: Trace, machine: Machine, policies: Policies | None, seed: int, sample_s: float) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        machine: Machine,
+        policies: Policies | None,
+        seed: int,
+        sample_s: float,
+        decides: Decides | None = None,
+    ) -> None:
+        if decides is None and policies is not None:
+            decides = partial(Governor, policies)
         self.now = 0.0
         self.engine = TwinEngine(machine.engine, machine.cost)
         self.floor = Floor(self.engine, self)
@@ -70,9 +91,7 @@ class Simulation:
         self._seed = seed
         self._sample_s = sample_s
         self._window_tokens = machine.engine.context_tokens
-        self._governor: Governor | None = None
-        if policies is not None:
-            self._governor = Governor(policies, machine.engine, self)
+        self._governor = None if decides is None else decides(machine.engine, self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._turn_numbers = count(1)
