@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import msgspec
 
-from governor.types import TurnKind, TurnState, Usage
+from governor.types import TurnKind, TurnState, Usage, Verdict
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):
@@ -51,6 +51,44 @@ class TurnFirstToken(Event, frozen=True, kw_only=True):
     turn_id: str
     agent: str
     ttft_ms: float
+
+
+class TurnPaused(Event, frozen=True, kw_only=True):
+    """A running turn was stopped and has given its place back; ``reason`` says for whom."""
+
+    turn_id: str
+    agent: str
+    reason: str
+
+
+class TurnResumed(Event, frozen=True, kw_only=True):
+    """A paused turn goes on where it was."""
+
+    turn_id: str
+    agent: str
+    paused_ms: float
+
+
+class TurnDecided(Event, frozen=True, kw_only=True):
+    """The scheduler has decided about a turn: the line that explains it, with the figures it was decided by. Sizes are
+    KV tokens. The turn log keeps these."""
+
+    turn_id: str
+    agent: str
+    verdict: Verdict
+    why: str
+    """For the owner: may name other agents and their turns."""
+    position: int | None = None
+    """Its place among those that wait; 1 is looked at first. ``None``: it does not wait."""
+    waiting: int
+    running: int
+    """Turns, with this decision done."""
+    needs_tokens: int | None = None
+    """What the turn takes, as if it ran alone; ``None``: unknown."""
+    booked_tokens: int
+    """Of all leases, with this decision done."""
+    free_tokens: int | None = None
+    """Neither booked nor used otherwise; ``None``: the engine does not tell what it has."""
 
 
 class TurnEnded(Event, frozen=True, kw_only=True):
@@ -96,7 +134,18 @@ class Gap(Event, frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    TurnStarted | TurnQueued | TurnGranted | TurnFirstToken | TurnEnded | EngineChanged | PolicyChanged | Alert | Gap
+    TurnStarted
+    | TurnQueued
+    | TurnGranted
+    | TurnFirstToken
+    | TurnPaused
+    | TurnResumed
+    | TurnDecided
+    | TurnEnded
+    | EngineChanged
+    | PolicyChanged
+    | Alert
+    | Gap
 )
 
 

@@ -29,7 +29,7 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     route: str
     phase: str
-    """``reading``, ``waiting``, ``prefill`` or ``decode``."""
+    """``reading``, ``waiting``, ``prefill``, ``decode`` or ``paused``."""
     since: float
     """Unix time of its arrival."""
     kind: TurnKind | None = None
@@ -37,6 +37,56 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None = None
     cap: int | None = None
     generated_bytes: int = 0
+
+
+class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one turn holds of L1."""
+
+    turn_id: str
+    agent: str
+    since: float
+    """Unix time of its grant, or of its last one after a pause."""
+    booked_tokens: int
+    """KV tokens, as if it ran alone: its prompt, what it has written, and what it may write before it asks again."""
+    output_tokens: int
+    """Of these, what it may write before it asks again."""
+    leaving: bool = False
+    """The turn is over here; the engine has not confirmed it."""
+
+
+class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that waits for the engine."""
+
+    turn_id: str
+    agent: str
+    position: int
+    """1 is looked at first."""
+    since: float
+    """Unix time since when it waits."""
+    due: float
+    """Unix time from which on it beats everything."""
+    reason: str
+    """Why it waits now."""
+    needs_tokens: int | None = None
+    """KV tokens, as if it ran alone; ``None``: unknown."""
+    paused: bool = False
+    """It has begun, and waits to go on."""
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds L1 and who waits for it. Sizes are KV tokens."""
+
+    leases: tuple[LeaseView, ...] = ()
+    """In the order of their grants."""
+    waiting: tuple[WaitingView, ...] = ()
+    """In the order in which they will be looked at."""
+    booked_tokens: int = 0
+    """Of all leases; a prefix that several turns share counts once."""
+    foreign_tokens: int = 0
+    """In use on the engine, and explained by no lease."""
+    free_tokens: int | None = None
+    capacity_tokens: int | None = None
+    """``None``: the engine does not tell what it has."""
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,5 +125,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineView
     agents: tuple[AgentView, ...] = ()
     turns: tuple[TurnView, ...] = ()
+    queue: QueueView = QueueView()
     store: StoreView
     alerts: tuple[str, ...] = ()

@@ -48,6 +48,21 @@ class TurnState(StrEnum):
     """Open when the governor was killed; set at the next start."""
 
 
+class Verdict(StrEnum):
+    """What was decided about a turn that wants the engine, or is in it."""
+
+    QUEUED = "queued"
+    GRANTED = "granted"
+    PAUSE_ASKED = "pause_asked"
+    """It is to stop where it can be continued."""
+    PAUSED = "paused"
+    """It has stopped and waits to go on."""
+    RESUMED = "resumed"
+    REFUSED = "refused"
+    FREED = "freed"
+    """Its place was taken back without its own word."""
+
+
 class AgentClass(StrEnum):
     """Scheduling class of an agent, first to last."""
 

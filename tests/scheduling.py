@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from governor.budget.ledger import Freed
 from governor.schedule.effects import Refusal
 from governor.types import TurnId
 
@@ -15,6 +16,7 @@ class RecordedEffects:
         self.queued: dict[TurnId, str] = {}
         self.paused: dict[TurnId, str] = {}
         self.rejected: dict[TurnId, tuple[Refusal, str, int]] = {}
+        self.taken_back: list[Freed] = []
         self._running: set[TurnId] = set()
         self._waiting: set[TurnId] = set()
 
@@ -49,6 +51,9 @@ class RecordedEffects:
             raise AssertionError(f"{turn_id} runs and is refused")
         self._waiting.discard(turn_id)
         self.rejected[turn_id] = (refusal, reason, retry_after_s)
+
+    def take_back(self, freed: Freed) -> None:
+        self.taken_back.append(freed)
 
     def _assert_open(self, turn_id: TurnId) -> None:
         if turn_id in self.rejected:

@@ -21,11 +21,19 @@ LOG_ROWS = 500
 _ALERT_LINES = 3
 _STALE_AFTER_S = 30.0
 _GOOD_ENDS = {TurnState.OK, TurnState.TRUNCATED}
-_PHASES = ("decode", "prefill", "reading", "waiting")
+_PHASES = ("decode", "prefill", "reading", "paused", "waiting")
 """An agent with several open turns is in the first of these that one of them is in."""
 
 
-_STEPS = (events.TurnStarted, events.TurnQueued, events.TurnGranted, events.TurnFirstToken)
+_STEPS = (
+    events.TurnStarted,
+    events.TurnQueued,
+    events.TurnGranted,
+    events.TurnFirstToken,
+    events.TurnPaused,
+    events.TurnResumed,
+    events.TurnDecided,
+)
 """The next snapshot shows these; the log is of ends."""
 
 
@@ -251,7 +259,7 @@ def _state(view: AgentView, snapshot: Snapshot) -> Cell:
 
 
 def _phase_tone(phase: str) -> Tone:
-    return {"decode": Tone.GOOD, "prefill": Tone.GOOD, "waiting": Tone.WARN}.get(phase, Tone.PLAIN)
+    return {"decode": Tone.GOOD, "prefill": Tone.GOOD, "waiting": Tone.WARN, "paused": Tone.WARN}.get(phase, Tone.PLAIN)
 
 
 def _turn(view: TurnView, now: float) -> Row:

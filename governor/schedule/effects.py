@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+from governor.budget.ledger import Freed
 from governor.types import TurnId
 
 
@@ -37,4 +38,8 @@ class Effects(Protocol):
 
     def reject(self, turn_id: TurnId, refusal: Refusal, reason: str, retry_after_s: int) -> None:
         """The turn is refused; asking again makes sense after ``retry_after_s``."""
+        ...
+
+    def take_back(self, freed: Freed) -> None:
+        """A lease has been taken back of a turn that did not give it back itself. Nothing is left to do."""
         ...

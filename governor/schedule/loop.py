@@ -11,9 +11,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from governor.budget.claim import Capacity, Claim, Sight
+from governor.budget.ledger import Freed
 from governor.clock import Clock
 from governor.errors import ContextOverflow, GovernorError, TooManyTurns, UpstreamUnavailable
+from governor.events import TurnDecided
 from governor.schedule.effects import Refusal
 from governor.schedule.events import (
     EngineChanged,
@@ -28,12 +32,19 @@ from governor.schedule.events import (
     TurnStarted,
     TurnWrote,
 )
+from governor.schedule.line import queue_view
 from governor.schedule.turns import TurnScheduler
-from governor.types import AgentName, TurnId
+from governor.snapshot import QueueView
+from governor.types import AgentName, TurnId, Verdict
 
 log = logging.getLogger(__name__)
 
 QueuedCallback = Callable[[str], None]
+DecisionCallback = Callable[[TurnDecided], None]
+
+
+def _nobody(decided: TurnDecided) -> None:
+    pass
 
 
 class Lease:
@@ -49,6 +60,8 @@ class Lease:
         self.asked_to_pause = asyncio.Event()
         """Set while the scheduler wants the turn to make room; :attr:`pause_reason` says for whom."""
         self.pause_reason = ""
+        self.was_paused = False
+        """At least once."""
         self.confirmed = True
         """At the end: the engine itself has ended the turn. Set to false before an exit that leaves that open."""
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -66,6 +79,7 @@ class Lease:
         """The turn has stopped as asked; wait for leave to go on. ``claim``: its need now, its output so far in it."""
         began = clock.monotonic()
         self.granted = asyncio.get_running_loop().create_future()
+        self.was_paused = True
         self.asked_to_pause.clear()
         self._post(TurnPaused(turn_id=self.turn.turn_id, claim=claim, confirmed=confirmed))
         await self.granted
@@ -73,10 +87,14 @@ class Lease:
 
 
 class Admission:
-    """Hosts a :class:`TurnScheduler`; is its ``Effects``. Lives on one event loop; :meth:`run` must be running."""
+    """Hosts a :class:`TurnScheduler`; is its ``Effects``. Lives on one event loop; :meth:`run` must be running.
 
-    def __init__(self, clock: Clock) -> None:
+    ``on_decision`` is called from the owner task with each decision, once, when it has been done. It must not raise.
+    """
+
+    def __init__(self, clock: Clock, on_decision: DecisionCallback = _nobody) -> None:
         self._clock = clock
+        self._on_decision = on_decision
         self._scheduler = TurnScheduler(self)
         self._events: asyncio.Queue[SchedulerEvent] = asyncio.Queue()
         self._leases: dict[TurnId, Lease] = {}
@@ -95,6 +113,18 @@ class Admission:
     def holds_leases(self) -> bool:
         """Something is booked, be it only until the engine confirms that it has gone."""
         return bool(self._scheduler.ledger.held_tokens) or self._scheduler.running > 0
+
+    def view(self) -> QueueView:
+        """Who runs, who waits for what, and what is booked, now; for display."""
+        return queue_view(self._scheduler, self._clock.monotonic(), self._clock.wall())
+
+    def place_in_line(self, turn_id: TurnId) -> str | None:
+        """For the client of a turn that waits: its place and what it waits for now, naming nobody else. ``None`` if it
+        does not wait."""
+        standing = self._scheduler.standing(self._clock.monotonic(), turn_id)
+        if standing is None:
+            return None
+        return f"waiting {standing.position} of {self._scheduler.waiting}: {standing.told_reason}"
 
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
@@ -164,23 +194,55 @@ class Admission:
         if lease is not None and not lease.granted.done():
             lease.why = why
             lease.granted.set_result(None)
+            self._tell(Verdict.RESUMED if lease.was_paused else Verdict.GRANTED, lease.turn, why)
 
     def queue(self, turn_id: TurnId, reason: str) -> None:
         lease = self._leases.get(turn_id)
         if lease is not None:
             lease.on_queued(reason)
+            self._tell(Verdict.PAUSED if lease.was_paused else Verdict.QUEUED, lease.turn, reason)
 
     def pause(self, turn_id: TurnId, reason: str) -> None:
         lease = self._leases.get(turn_id)
         if lease is not None:
             lease.pause_reason = reason
             lease.asked_to_pause.set()
+            self._tell(Verdict.PAUSE_ASKED, lease.turn, reason)
 
     def reject(self, turn_id: TurnId, refusal: Refusal, reason: str, retry_after_s: int) -> None:
         lease = self._leases.get(turn_id)
         if lease is None or lease.granted.done():
             return
         lease.granted.set_exception(self._error(lease.turn, refusal, reason, retry_after_s))
+        self._tell(Verdict.REFUSED, lease.turn, reason)
+
+    def take_back(self, freed: Freed) -> None:
+        self._on_decision(self._decided(Verdict.FREED, freed.turn_id, freed.agent, freed.why))
+
+    def _tell(self, verdict: Verdict, turn: TurnArrived, why: str) -> None:
+        scheduler, turn_id = self._scheduler, turn.turn_id
+        standing = scheduler.standing(self._clock.monotonic(), turn_id)
+        claim = scheduler.ledger.claim_of(turn_id) if standing is None else standing.waiting.turn.claim
+        decided = self._decided(verdict, turn_id, turn.agent, why, claim or turn.claim)
+        position = None if standing is None else standing.position
+        self._on_decision(msgspec.structs.replace(decided, position=position))
+
+    def _decided(
+        self, verdict: Verdict, turn_id: TurnId, agent: AgentName, why: str, claim: Claim | None = None
+    ) -> TurnDecided:
+        scheduler = self._scheduler
+        return TurnDecided(
+            at=self._clock.wall(),
+            turn_id=turn_id,
+            agent=agent,
+            verdict=verdict,
+            why=why,
+            waiting=scheduler.waiting,
+            running=scheduler.running,
+            needs_tokens=None if claim is None else claim.tokens,
+            booked_tokens=scheduler.ledger.held_tokens,
+            free_tokens=scheduler.ledger.free_tokens,
+        )
 
     def _error(self, turn: TurnArrived, refusal: Refusal, reason: str, retry_after_s: int) -> GovernorError:
         total = self._scheduler.ledger.capacity.tokens

@@ -113,9 +113,14 @@ class TurnQueue:
         return waiting.turn.turn_id in self._patient
 
     def in_order(
-        self, now: float, attained: Callable[[AgentName], float], may: Callable[[Waiting], bool]
+        self,
+        now: float,
+        attained: Callable[[AgentName], float],
+        may: Callable[[Waiting], bool],
+        look_ahead: int | None = LOOK_AHEAD,
     ) -> Iterator[Waiting]:
-        """Those to be looked at, best first. ``may``: its agent's own limits let it run."""
+        """Those to be looked at, best first. ``may``: its agent's own limits let it run. ``look_ahead``: of each agent;
+        ``None`` for all."""
         yield from (waiting for waiting in tuple(self._overdue.values()) if may(waiting))
         ranked: list[tuple[Rank, Waiting]] = []
         for agent, mine in self._agents.items():
@@ -125,7 +130,7 @@ class TurnQueue:
                     continue
                 ranked.append((rank(waiting.turn, attained=service, number=waiting.number), waiting))
                 looked_at += 1
-                if looked_at == LOOK_AHEAD:
+                if looked_at == look_ahead:
                     break
         ranked.sort(key=lambda pair: pair[0])
         yield from (waiting for _, waiting in ranked)

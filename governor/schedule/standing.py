@@ -29,3 +29,15 @@ class Waiting(msgspec.Struct):
         """From here on it beats everything."""
         own = self.turn.share.waiting_s
         return self.since + (WAITING_S[self.turn.agent_class] if own is None else own)
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a waiting turn stands now. For display."""
+
+    waiting: Waiting
+    position: int
+    """1 is looked at first."""
+    reason: str
+    """For the owner: may name other agents."""
+    told_reason: str
+    """For the turn's own client: names nobody else."""

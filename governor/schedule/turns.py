@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from governor.budget.ledger import Ledger
+from governor.budget.ledger import Freed, Ledger
 from governor.schedule.books import AgentBook
 from governor.schedule.effects import Effects, Refusal
 from governor.schedule.events import (
@@ -34,7 +34,7 @@ from governor.schedule.events import (
 from governor.schedule.floor import Floor
 from governor.schedule.queue import TurnQueue
 from governor.schedule.slices import Waiter, for_room, for_turn_in_engine
-from governor.schedule.standing import Running, Waiting
+from governor.schedule.standing import Running, Standing, Waiting
 from governor.schedule.window import ActiveWindow
 from governor.types import AgentName, TurnId, TurnKind
 
@@ -69,11 +69,18 @@ class TurnScheduler:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def reasons(self, now: float) -> dict[TurnId, str]:
-        """Why the waiting turns wait, in the order in which they are looked at; for display."""
-        attained = partial(self._floor.service.attained, now=now)
-        ordered = self._waiting.in_order(now, attained, lambda _: True)
-        return {waiting.turn.turn_id: self._hindrance(now, waiting) or "is next" for waiting in ordered}
+    def standings(self, now: float) -> list[Standing]:
+        """The waiting turns in the order in which they are looked at, and why each waits; for display."""
+        return [self._standing(now, waiting, position) for position, waiting in enumerate(self._in_line(now), start=1)]
+
+    def standing(self, now: float, turn_id: TurnId) -> Standing | None:
+        """Of one waiting turn, ``None`` if it does not wait; for display."""
+        if turn_id not in self._waiting:
+            return None
+        for position, waiting in enumerate(self._in_line(now), start=1):
+            if waiting.turn.turn_id == turn_id:
+                return self._standing(now, waiting, position)
+        return None
 
     def on_event(self, now: float, event: SchedulerEvent) -> None:
         """Take an event; act through the effects. An event about an unknown turn changes nothing."""
@@ -99,12 +106,12 @@ class TurnScheduler:
             case EngineChanged():
                 self._floor.set_engine(event)
             case EngineSeen():
-                self.ledger.reconcile(now, event.sight)
+                self._tell_freed(self.ledger.reconcile(now, event.sight))
                 self._window.on_seen(now, self._floor.room.occupancy, event.served_share)
             case FloorsChanged(floors):
                 self._floor.room.floors = floors
             case TimePassed():
-                self._changed |= bool(self.ledger.expire(now))
+                self._changed |= self._tell_freed(self.ledger.expire(now))
                 self._settle(now)
                 return
         self._changed = True
@@ -149,7 +156,7 @@ class TurnScheduler:
         agent = self._agents.setdefault(turn.agent, AgentBook())
         self._arrivals += 1
         waiting = Waiting(turn, now, self._arrivals)
-        reason = self._hindrance(now, waiting) or self._held_back_by(now, turn)
+        reason = self._hindrance(now, waiting) or self._held_back(now, waiting)
         if reason is None:
             self._grant(now, waiting)
         elif agent.queued >= turn.limits.queue and turn.kind is not TurnKind.COMPACTION:
@@ -244,11 +251,16 @@ class TurnScheduler:
         moments.append(self._window.next_change(now))
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def _held_back_by(self, now: float, newcomer: TurnArrived) -> str | None:
-        """A turn beyond its budget that waits for room goes before every newcomer."""
-        for waiting in self._waiting.overdue():
-            if newcomer.claim is not None and self._floor.lacks(waiting.turn):
-                return f"{waiting.turn.agent} has waited {now - waiting.since:.0f} s for room and goes first"
+    def _held_back(self, now: float, waiting: Waiting, *, named: bool = True) -> str | None:
+        """A turn beyond its budget that waits for room goes before all that are not as long over theirs."""
+        if waiting.turn.claim is None:
+            return None
+        for other in self._waiting.overdue():
+            if other is waiting:
+                return None
+            if self._floor.lacks(other.turn):
+                who = other.turn.agent if named else "another turn"
+                return f"{who} has waited {now - other.since:.0f} s for room and goes first"
         return None
 
     def _hindrance(self, now: float, waiting: Waiting) -> str | None:
@@ -332,7 +344,27 @@ class TurnScheduler:
         self._floor.running[turn_id].pausing = True
         self._effects.pause(turn_id, reason)
 
+    # Display
+
+    def _in_line(self, now: float) -> Iterator[Waiting]:
+        attained = partial(self._floor.service.attained, now=now)
+        return self._waiting.in_order(now, attained, lambda _: True, look_ahead=None)
+
+    def _standing(self, now: float, waiting: Waiting, position: int) -> Standing:
+        own = self._hindrance(now, waiting)
+        return Standing(
+            waiting=waiting,
+            position=position,
+            reason=own or self._held_back(now, waiting) or "is next",
+            told_reason=own or self._held_back(now, waiting, named=False) or "is next",
+        )
+
     # Books
+
+    def _tell_freed(self, freed: list[Freed]) -> bool:
+        for each in freed:
+            self._effects.take_back(each)
+        return bool(freed)
 
     def _stop(self, now: float, turn_id: TurnId, *, confirmed: bool) -> Running | None:
         stopped = self._floor.stop(turn_id, now, confirmed=confirmed)

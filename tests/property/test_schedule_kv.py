@@ -205,7 +205,7 @@ class KvScheduling(RuleBasedStateMachine):
                 self.running.discard(turn_id)
                 self.effects.paused.pop(turn_id, None)
                 self.post(TurnEnded(turn_id))
-        assert not self.waiting, f"left waiting: {self.scheduler.reasons(self.clock.monotonic())}"
+        assert not self.waiting, f"left waiting: {self.scheduler.standings(self.clock.monotonic())}"
         assert self.scheduler.ledger.held_tokens == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from governor import events
 from governor.snapshot import AgentView, StoreView, TurnView
-from governor.types import TurnState, Usage
+from governor.types import TurnState, Usage, Verdict
 from tests.tui import pictures
 from tests.tui.pictures import NOW
 from tui import view_model
@@ -104,6 +104,7 @@ def test_sums_say_when_they_are_not_all() -> None:
         (("waiting",), "waiting"),
         (("waiting", "prefill"), "prefill"),
         (("prefill", "decode"), "decode"),
+        (("paused", "waiting"), "paused"),
         (("resting",), "resting"),
         ((), "unseen"),
     ],
@@ -166,6 +167,11 @@ def test_steps_of_a_turn_are_not_logged() -> None:
         events.TurnQueued(at=NOW, turn_id="t", agent="a", reason="a slot"),
         events.TurnGranted(at=NOW, turn_id="t", agent="a", queued_ms=1),
         events.TurnFirstToken(at=NOW, turn_id="t", agent="a", ttft_ms=1),
+        events.TurnPaused(at=NOW, turn_id="t", agent="a", reason="b has waited 5 s"),
+        events.TurnResumed(at=NOW, turn_id="t", agent="a", paused_ms=1),
+        events.TurnDecided(
+            at=NOW, turn_id="t", agent="a", verdict=Verdict.QUEUED, why="a slot", waiting=1, running=1, booked_tokens=0
+        ),
     ):
         assert updated(picture, Happened(event)) is picture
 
