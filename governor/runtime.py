@@ -217,7 +217,8 @@ class Governor:
         self.events.publish(events.Alert(at=self._clock.wall(), name="turn_log", detail=detail))
 
     def _on_engine(self, mode: EngineMode, slots: int | None, detail: str) -> None:
-        self.admission.set_engine(mode, slots, detail, self.watch.capacity)
+        pauses = self._engine.continuation is not None
+        self.admission.set_engine(mode, slots, detail, self.watch.capacity, pauses=pauses)
         self.metrics.engine_up.set(mode is EngineMode.READY)
         if mode is EngineMode.READY:
             self._set_floors()

@@ -6,7 +6,7 @@ name. Adapters translate every foreign exception into ``governor.errors`` at the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Protocol
@@ -134,6 +134,45 @@ class EngineAnswer(Protocol):
         ...
 
 
+class TokenIds(msgspec.Struct, frozen=True):
+    """What a generation was given and what it has written, as the engine's own tokens."""
+
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+
+
+class Continuation(Protocol):
+    """How an engine that takes and returns token ids stops a chat and goes on with it exactly where it was."""
+
+    def first(self, call: EngineCall) -> EngineCall:
+        """The same call, whose stream tells its token ids before it ends, even when it is aborted. Pure."""
+        ...
+
+    def ids_in(self, event: bytes, data: bytes) -> TokenIds | None:
+        """The ids, if this event of such a stream (its bytes, its data) carries them; it is no part of the answer.
+        Pure."""
+        ...
+
+    def again(self, call: EngineCall) -> EngineCall:
+        """The same call under another name, after one of which nothing is kept. Pure."""
+        ...
+
+    def next(self, call: EngineCall, ids: TokenIds, *, thinking: bool) -> EngineCall:
+        """The call that goes on where ``ids`` end; they begin with the prompt of ``call``. What they have written
+        counts towards its cap. ``thinking``: what follows is still reasoning. Pure; raises
+        :class:`~governor.errors.BadRequest` when the cap leaves nothing to write."""
+        ...
+
+    async def abort(self, call: EngineCall) -> None:
+        """End a generation now. Its stream, which is to be read on, ends in order with its ids and usage. May be
+        repeated; raises nothing."""
+        ...
+
+    async def texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Tokens as text, special ones left out. Changes nothing. Raises :class:`~governor.errors.UpstreamError`."""
+        ...
+
+
 class Engine(Protocol):
     """A thing that generates tokens. All methods may be called concurrently from one event loop."""
 
@@ -144,6 +183,11 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def continuation(self) -> Continuation | None:
+        """How to pause an answer and go on with it; ``None`` where the engine has no token ids to do it by."""
+        ...
 
     def open(self, call: EngineCall) -> AbstractAsyncContextManager[EngineAnswer]:
         """Start a generation. Leaving the context closes the connection at once, which aborts the generation.

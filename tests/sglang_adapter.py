@@ -19,9 +19,9 @@ import pytest
 from governor.types import AgentClass, TurnState
 from governor.wire.answer import ChatReader
 from governor.wire.sse import SseSplitter
-from serve.engine import Endpoint, EngineCall, TurnFacts
+from serve.engine import Endpoint, EngineCall, TokenIds, TurnFacts
 from serve.engines.sglang import Sglang
-from serve.engines.sglang_fields import TokenIds, asking_for_ids, continue_from, ids_in
+from serve.engines.sglang_fields import asking_for_ids, continue_from, ids_in
 from tests.harness import Governed, governed
 
 MODEL = "tiny-hybrid"

@@ -13,7 +13,7 @@ from rich.table import Table
 from governor.cli.console import Exit, fail, milliseconds, out, plain_table, print_json, shown, told_errors
 from governor.cli.options import HomeOption, JsonOption
 from governor.settings import Home
-from governor.store.model import StoredTurn
+from governor.store.model import StoredTurn, TurnClosed
 from governor.types import TurnState
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def log(
 
 def _turn_table(turns: list[StoredTurn]) -> Table:
     table = plain_table(
-        "time", "agent", "kind", "state", "in (cached)", "out/cap", "waited", "first", "all", "turn", "why"
+        "time", "agent", "kind", "state", "in (cached)", "out/cap", "waited", "paused", "first", "all", "turn", "why"
     )
     for turn in turns:
         end = turn.closed
         at = time.strftime("%m-%d %H:%M:%S", time.localtime(turn.opened_at)) if turn.opened_at else "-"
         if end is None:
-            table.add_row(at, escape(turn.agent or "-"), "-", turn.state, *["-"] * 5, turn.turn_id, "")
+            table.add_row(at, escape(turn.agent or "-"), "-", turn.state, *["-"] * 6, turn.turn_id, "")
             continue
         table.add_row(
             at,
@@ -90,12 +90,18 @@ def _turn_table(turns: list[StoredTurn]) -> Table:
             f"{shown(end.usage.prompt_tokens)} ({shown(end.usage.cached_tokens)})",
             f"{_output(end.usage.completion_tokens, end.completion_tokens_estimated)}/{shown(end.cap_applied)}",
             milliseconds(end.queued_ms),
+            _pauses(end),
             milliseconds(end.ttft_ms),
             milliseconds(end.duration_ms),
             turn.turn_id,
             escape(end.reason or end.finish_reason or ""),
         )
     return table
+
+
+def _pauses(end: TurnClosed) -> str:
+    """How often and how long in all."""
+    return f"{end.pieces - 1}x {milliseconds(end.paused_ms)}" if end.pieces and end.pieces > 1 else "-"
 
 
 def _output(reported: int | None, estimated: int | None) -> str:

@@ -130,6 +130,10 @@ def _print_event(event: events.AnyEvent) -> None:
             out.print(line + (f"  {escape(event.reason)}" if event.reason else ""))
         case events.TurnQueued():
             out.print(f"{at} {escape(event.agent):<12} waits: {escape(event.reason)}")
+        case events.TurnPaused():
+            out.print(f"{at} {escape(event.agent):<12} paused: {escape(event.reason)}")
+        case events.TurnResumed():
+            out.print(f"{at} {escape(event.agent):<12} goes on after {milliseconds(event.paused_ms)}")
         case events.EngineChanged():
             out.print(f"{at} engine       {event.state}{': ' + escape(event.detail) if event.detail else ''}")
         case events.PolicyChanged():

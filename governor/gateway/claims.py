@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+import msgspec
+
 from governor.budget.claim import Claim, Segment
 from governor.gateway.planner import Measure
 from governor.policy.model import Policy
@@ -45,6 +47,18 @@ def claim_of(
         margin_tokens=max(0, count.upper - count.tokens),
         choices=choices,
     )
+
+
+def claim_now(claim: Claim, policy: Policy, output_cap: int, prompt_tokens: int | None, written_tokens: int) -> Claim:
+    """Of a turn that was paused, which began with ``claim``. ``prompt_tokens``: of its prompt now, as the engine has
+    counted it, what it has written included; ``None``: nothing is written yet."""
+    output_tokens = max(1, min(output_cap - written_tokens, policy.slices.lookahead))
+    if prompt_tokens is None:
+        return msgspec.structs.replace(claim, output_tokens=output_tokens)
+    *shared, own = claim.segments
+    rest = prompt_tokens - sum(segment.tokens for segment in shared)
+    segments = (*shared, Segment(own.id, rest)) if rest >= 0 else (Segment(own.id, prompt_tokens),)
+    return msgspec.structs.replace(claim, segments=segments, output_tokens=output_tokens, margin_tokens=0)
 
 
 def _chain(agent: AgentName, located: Located, messages: int) -> bytes:

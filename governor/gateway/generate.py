@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,9 +21,11 @@ from governor.clock import Clock
 from governor.errors import ContextOverflow, GovernorError, InternalError, UpstreamRefused, UpstreamUnavailable
 from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
-from governor.gateway.claims import claim_of
+from governor.gateway.claims import claim_now, claim_of
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.http import Receive, Scope, Send, headers_of
+from governor.gateway.pausable import can_pause
+from governor.gateway.pieces import Pausing, opened_in_pieces
 from governor.gateway.planner import Planner, TurnPlan, check_model, prompt_of
 from governor.gateway.relay import AnswerLimits, Relay
 from governor.gateway.reply import Reply
@@ -36,7 +40,7 @@ from governor.tokens.chain import Located
 from governor.types import AgentName, PromptShape
 from governor.wire.answer import reader_for
 from governor.wire.request import GenerationRequest, parse
-from serve.engine import Endpoint, Engine, EngineCall, TurnFacts
+from serve.engine import Endpoint, Engine, EngineAnswer, EngineCall, TurnFacts
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +133,8 @@ class GenerateRoute:
         card = s.watch.model(request.model)
         check_model(card, policy)
         if self._endpoint is Endpoint.COUNT_TOKENS:
-            await self._relay(turn, reply, request, None, self._call(turn, request.json.body, headers))
+            count = s.engine.open(self._call(turn, request.json.body, headers))
+            await self._relay(turn, reply, request, None, count)
             return
         prompt = prompt_of(request)
         turn.located = located = s.planner.locate(turn.agent, request, prompt, headers)
@@ -167,6 +172,7 @@ class GenerateRoute:
     ) -> None:
         """Wait for a lease and relay; once more if the engine was not there to accept the turn."""
         s = self._services
+        pauses = can_pause(s.engine, request, policy)
         claim = claim_of(
             turn.turn_id,
             turn.agent,
@@ -175,7 +181,7 @@ class GenerateRoute:
             policy,
             output_cap=plan.cap.tokens,
             choices=request.choices,
-            pauses=False,
+            pauses=pauses,
         )
         arrival = TurnArrived(
             turn_id=turn.turn_id,
@@ -184,7 +190,7 @@ class GenerateRoute:
             kind=plan.measure.kind,
             limits=policy.limits,
             share=policy.share,
-            slices=policy.slices,
+            slices=policy.slices if pauses else msgspec.structs.replace(policy.slices, enabled=False),
             claim=claim,
             session=located.session_id if located.shape is PromptShape.CONTINUATION else None,
         )
@@ -192,8 +198,10 @@ class GenerateRoute:
             async with s.admission.lease(arrival, turn.on_queued) as lease:
                 turn.on_granted((turn.queued_s or 0.0) + lease.waited_s)
                 lease.confirmed = False  # until the engine's answer has come to its end
+                need = partial(claim_now, claim, policy, plan.cap.tokens)
+                pausing = Pausing(lease=lease, listener=turn, clock=s.clock, claim_now=need) if pauses else None
                 try:
-                    await self._relay(turn, reply, request, plan, call)
+                    await self._relay(turn, reply, request, plan, self._open(call, request, pausing))
                     return
                 except UpstreamRefused:
                     lease.confirmed = True
@@ -206,8 +214,21 @@ class GenerateRoute:
                 finally:
                     lease.confirmed = lease.confirmed or turn.answer.ended_well
 
+    def _open(
+        self, call: EngineCall, request: GenerationRequest, pausing: Pausing | None
+    ) -> AbstractAsyncContextManager[EngineAnswer]:
+        engine = self._services.engine
+        if pausing is None or engine.continuation is None:
+            return engine.open(call)
+        return opened_in_pieces(engine, engine.continuation, call, pausing, whole=not request.stream)
+
     async def _relay(
-        self, turn: Turn, reply: Reply, request: GenerationRequest, plan: TurnPlan | None, call: EngineCall
+        self,
+        turn: Turn,
+        reply: Reply,
+        request: GenerationRequest,
+        plan: TurnPlan | None,
+        opened: AbstractAsyncContextManager[EngineAnswer],
     ) -> None:
         reader = reader_for(self._endpoint)
         turn.answer = reader.answer
@@ -234,7 +255,7 @@ class GenerateRoute:
             overflow=overflow,
             on_first_token=turn.on_first_token,
         )
-        async with self._services.engine.open(call) as answer:
+        async with opened as answer:
             await relay.run(answer)
 
 

@@ -58,6 +58,10 @@ class Turn:
         self.answer = Answer()
         self.flags: list[str] = []
         self.queued_s: float | None = None
+        self.pieces: int | None = None
+        """Generations begun for it."""
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
         self.first_token_s: float | None = None
         self.http_status: int | None = None
         self.response_bytes = 0
@@ -72,6 +76,8 @@ class Turn:
 
     def on_queued(self, reason: str) -> None:
         """The turn has to wait."""
+        if self._paused_at is not None:
+            return  # whom it has made room for says more than what it waits for
         self.phase, self.waits_for = "waiting", reason
         now = self._book.clock.wall()
         event = events.TurnQueued(at=now, turn_id=self.turn_id, agent=self.agent, reason=reason)
@@ -79,20 +85,50 @@ class Turn:
 
     def on_granted(self, waited_s: float) -> None:
         """The turn goes to the engine."""
-        self.phase, self.waits_for, self.queued_s = "prefill", None, waited_s
+        self.phase, self.waits_for, self.queued_s, self.pieces = "prefill", None, waited_s, 1
         now = self._book.clock.wall()
         event = events.TurnGranted(at=now, turn_id=self.turn_id, agent=self.agent, queued_ms=waited_s * 1000)
         self._book.events.publish(event)
 
     def on_first_token(self) -> None:
         """The first generated piece is about to be relayed. May be repeated."""
+        self.phase = "decode"
         if self.first_token_s is not None:
             return
-        self.phase = "decode"
         self.first_token_s = self._book.clock.monotonic() - self._opened
         now = self._book.clock.wall()
         event = events.TurnFirstToken(at=now, turn_id=self.turn_id, agent=self.agent, ttft_ms=self.first_token_s * 1000)
         self._book.events.publish(event)
+
+    def on_paused(self, reason: str) -> None:
+        """The turn was stopped to make room for others, and waits to go on."""
+        clock = self._book.clock
+        self.phase, self.waits_for, self._paused_at = "paused", reason, clock.monotonic()
+        event = events.TurnPaused(at=clock.wall(), turn_id=self.turn_id, agent=self.agent, reason=reason)
+        self._book.events.publish(event)
+
+    def on_resumed(self) -> None:
+        """The turn goes on where it was."""
+        clock = self._book.clock
+        paused_s = self._end_pause()
+        self.phase, self.waits_for, self.pieces = "prefill", None, (self.pieces or 0) + 1
+        event = events.TurnResumed(
+            at=clock.wall(), turn_id=self.turn_id, agent=self.agent, paused_ms=round(paused_s * 1000, 3)
+        )
+        self._book.events.publish(event)
+
+    def note(self, flag: str) -> None:
+        """An oddity, for the row. May be repeated."""
+        if flag not in self.flags:
+            self.flags.append(flag)
+
+    def _end_pause(self) -> float:
+        """Seconds of the pause that ends now, if there is one."""
+        if self._paused_at is None:
+            return 0.0
+        paused_s = self._book.clock.monotonic() - self._paused_at
+        self._paused_at, self._paused_s = None, self._paused_s + paused_s
+        return paused_s
 
     def view(self) -> TurnView:
         return TurnView(
@@ -134,6 +170,7 @@ class Turn:
         if self._closed:
             raise RuntimeError(f"turn {self.turn_id} closed twice")
         self._closed = True
+        self._end_pause()
         answer, usage = self.answer, self.answer.usage
         if answer.lost_to_reasoning:
             self.flags.append("answer_lost_to_reasoning")
@@ -176,6 +213,8 @@ class Turn:
             broke_at=str(located.broke_at) if located and located.broke_at else None,
             edits=self.edits,
             flags=tuple(self.flags),
+            pieces=self.pieces,
+            paused_ms=None if self.pieces is None else _ms(self._paused_s),
             queued_ms=_ms(self.queued_s),
             ttft_ms=_ms(self.first_token_s),
             duration_ms=_ms(self._book.clock.monotonic() - self._opened),
@@ -285,7 +324,7 @@ class TurnBook:
         return AgentView(
             name=name,
             running=sum(1 for turn in mine if turn.phase in {"prefill", "decode"}),
-            waiting=sum(1 for turn in mine if turn.phase == "waiting"),
+            waiting=sum(1 for turn in mine if turn.phase in {"waiting", "paused"}),
             turns=dict(totals.turns),
             prompt_tokens=totals.prompt_tokens,
             cached_tokens=totals.cached_tokens,

@@ -59,6 +59,10 @@ class TurnClosed(msgspec.Struct, frozen=True, kw_only=True):
     """Fields we changed in the request."""
     flags: tuple[str, ...] = ()
     """Oddities: ``answer_lost_to_reasoning``, ``reasoning_exceeds_completion``, ..."""
+    pieces: int | None = None
+    """Generations that the answer was made of: 1 unless it was paused; ``None`` if none was begun."""
+    paused_ms: float | None = None
+    """Time in which it had given its place back."""
     queued_ms: float | None = None
     ttft_ms: float | None = None
     """From arrival to the first relayed token."""

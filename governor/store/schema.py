@@ -70,6 +70,8 @@ turns: Final = sa.Table(
     sa.Column("broke_at", sa.Text),
     sa.Column("edits", sa.JSON(none_as_null=True)),
     sa.Column("flags", sa.JSON(none_as_null=True)),
+    sa.Column("pieces", sa.Integer),
+    sa.Column("paused_ms", sa.Double),
     sa.Column("queued_ms", sa.Double),
     sa.Column("ttft_ms", sa.Double),
     sa.Column("duration_ms", sa.Double),

@@ -14,7 +14,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from governor.errors import UpstreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from governor.settings import Secret
-from serve.engine import Endpoint, EngineCall
+from serve.engine import Continuation, Endpoint, EngineCall
 
 _NO_LIMIT = 0
 _DECODABLE = {"gzip", "deflate", "x-gzip"}
@@ -128,6 +128,11 @@ class HttpEngine:
             follow_redirects=False,
             trust_env=False,
         )
+
+    @property
+    def continuation(self) -> Continuation | None:
+        """None: OpenAI's API knows no token ids."""
+        return None
 
     @asynccontextmanager
     async def open(self, call: EngineCall) -> AsyncIterator[HttpAnswer]:

@@ -18,6 +18,7 @@ from governor.wire.jsonobject import JsonObject
 from serve.engine import Capabilities, Endpoint, EngineCall, EngineInfo, EngineLoad, TurnFacts
 from serve.engines.http import HttpAnswer, HttpEngine, translated
 from serve.engines.openai_upstream import model_cards
+from serve.engines.sglang_continuation import SglangContinuation
 from serve.engines.sglang_fields import CLIENT_FIELDS_DROPPED, RID_FIELD, additions, rid_of
 from serve.profile.model import PriorityOrder
 
@@ -41,6 +42,7 @@ class Sglang(HttpEngine):
         self._aborts: set[asyncio.Task[None]] = set()
         self._probed_at: float | None = None
         self._probe_said = False
+        self._continuation = SglangContinuation(self.ask, self.abort)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -57,6 +59,10 @@ class Sglang(HttpEngine):
             kv_events=True,
             priorities=self._order is not PriorityOrder.OFF,
         )
+
+    @property
+    def continuation(self) -> SglangContinuation:
+        return self._continuation
 
     def _additions(self, endpoint: Endpoint, facts: TurnFacts) -> Mapping[str, str | int | bool]:
         return additions(endpoint, facts, self._order, self._keeps_sessions)

@@ -15,7 +15,7 @@ from governor.errors import BadRequest
 from governor.types import AgentClass
 from governor.wire.jsonobject import JsonObject
 from governor.wire.sse import SseEvent
-from serve.engine import Endpoint, EngineCall, TurnFacts
+from serve.engine import Endpoint, EngineCall, TokenIds, TurnFacts
 from serve.profile.model import PriorityOrder
 
 CLIENT_FIELDS_DROPPED = frozenset(
@@ -46,6 +46,7 @@ _RANK: Mapping[AgentClass, int] = {AgentClass.INTERACTIVE: 1, AgentClass.NORMAL:
 (``--priority-scheduling-preemption-threshold``), and drops its state: these order the queue and never do that."""
 _IDS_EVENT = re.compile(rb"^event: ?sglext_ids\r?$", re.MULTILINE)
 _CAPS = ("max_tokens", "max_completion_tokens")
+_FLOOR = "min_tokens"
 
 
 def rid_of(endpoint: Endpoint, turn_id: str, part: int = 0) -> str:
@@ -84,13 +85,6 @@ def priority_of(agent_class: AgentClass, order: PriorityOrder) -> int:
     return -rank if order is PriorityOrder.LOWER_FIRST else rank
 
 
-class TokenIds(msgspec.Struct, frozen=True):
-    """What a generation was given and what it has written, as the engine's own tokens."""
-
-    prompt: tuple[int, ...]
-    output: tuple[int, ...]
-
-
 def asking_for_ids(call: EngineCall) -> EngineCall:
     """The same chat call, whose stream ends with an event of its token ids, even when it is aborted."""
     json = JsonObject(call.body)
@@ -109,9 +103,17 @@ def ids_in(event: SseEvent) -> TokenIds | None:
     return TokenIds(extensions.input_ids, extensions.output_ids[0] if extensions.output_ids else ())
 
 
-def continue_from(call: EngineCall, ids: TokenIds) -> EngineCall:
+def again(call: EngineCall) -> EngineCall:
+    """The same chat call under the name of the next part."""
+    part = call.part + 1
+    body = JsonObject(call.body).edited({"rid": msgspec.json.encode(rid_of(call.endpoint, call.turn_id, part))})
+    return msgspec.structs.replace(call, body=body, part=part)
+
+
+def continue_from(call: EngineCall, ids: TokenIds, *, thinking: bool = True) -> EngineCall:
     """The chat call that goes on exactly where ``ids`` end: the prompt is given as tokens, what was written counts
-    towards the output cap, and the generation has a name of its own.
+    towards the output cap, and the generation has a name of its own. The engine takes the request's word, not the
+    tokens', for whether the output begins as reasoning: where the phase is over, ``thinking`` is false.
 
     Raises :class:`BadRequest` when the cap leaves nothing to write, or the call has another dialect.
     """
@@ -130,6 +132,11 @@ def continue_from(call: EngineCall, ids: TokenIds) -> EngineCall:
             if left < 1:
                 raise BadRequest("The output cap is used up; there is nothing to continue.")
             changes[field] = str(left).encode()
+    floor = _decoded(json.raw(_FLOOR))
+    if type(floor) is int:
+        changes[_FLOOR] = str(max(0, floor - len(ids.output))).encode()
+    if not thinking:
+        changes["separate_reasoning"] = b"false"
     return msgspec.structs.replace(call, body=json.edited(changes), part=part)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from governor.types import AgentClass
 from governor.wire.sse import SseSplitter
-from serve.engine import Endpoint, EngineCall, TurnFacts
+from serve.engine import Endpoint, EngineCall, TokenIds, TurnFacts
 from serve.engines.sglang import Sglang
-from serve.engines.sglang_fields import TokenIds, asking_for_ids, continue_from, ids_in
+from serve.engines.sglang_fields import asking_for_ids, continue_from, ids_in
 from serve.twin_server.pieces import END_THINK, END_TOOL_CALL, TOOL_CALL, decode
 from tests.twin_server import WEATHER, twin_server
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from governor.errors import BadRequest
 from governor.types import AgentClass
 from governor.wire.sse import SseSplitter
-from serve.engine import Endpoint, EngineCall, TurnFacts
+from serve.engine import Endpoint, EngineCall, TokenIds, TurnFacts
 from serve.engines.sglang_fields import (
-    TokenIds,
     additions,
     asking_for_ids,
     continue_from,

@@ -32,7 +32,7 @@ Agents, since the governor started
             one is in force then)
 
 Open turns
-  phase     reading, waiting, prefill or decode
+  phase     reading, waiting, prefill, decode or paused
   for       since its arrival
   cap       most tokens it may generate
   sent      bytes of answer so far

@@ -1,0 +1,286 @@
+"""One answer out of several generations: stopped where the scheduler asks for it, continued later from exactly there.
+
+For the relay this is an engine's answer like any other. How a generation is stopped, and why nothing is lost or doubled
+there, stands in ``docs/design/slices.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Protocol
+
+import msgspec
+
+from governor.budget.claim import Claim
+from governor.clock import Clock
+from governor.errors import BadRequest, UpstreamCut, UpstreamError, UpstreamUnavailable
+from governor.gateway.http import EVENT_STREAM, JSON
+from governor.gateway.seams import find_seam
+from governor.schedule.loop import Lease
+from governor.wire import failures
+from governor.wire.joined import Joined
+from governor.wire.jsonobject import JsonObject
+from governor.wire.sse import SseEvent, SseSplitter
+from governor.wire.whole import Whole
+from serve.engine import Continuation, Engine, EngineAnswer, EngineCall, TokenIds
+
+_ABORT_AGAIN_S = 1.0
+"""An abort that overtakes its request is lost on the engine, so it is repeated."""
+_LOST_AFTER_S = 5.0
+"""A generation that writes on for so long is not stopped."""
+_TOLD_EVERY_TOKENS = 256
+_BYTES_PER_TOKEN = 3
+"""A low guess: more is reserved than needed, rather than less."""
+_MOST_DROPPED_TOKENS = 16
+"""A piece that was cut by more has written something that is shown late, and is to be left alone until it is."""
+_STREAMED = {"stream": b"true", "stream_options": b'{"include_usage":true}'}
+
+
+class PauseListener(Protocol):
+    """Who is told of a turn's pauses."""
+
+    def on_paused(self, reason: str) -> None: ...
+
+    def on_resumed(self) -> None: ...
+
+    def note(self, flag: str) -> None:
+        """An oddity, for the turn's row."""
+        ...
+
+
+class Pausing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pausable answer works with, beside its engine."""
+
+    lease: Lease
+    listener: PauseListener
+    clock: Clock
+    claim_now: Callable[[int | None, int], Claim]
+    """The turn's need of L1, from the tokens of its prompt now (``None``: what it was) and those it has written."""
+
+
+@asynccontextmanager
+async def opened_in_pieces(
+    engine: Engine, continuation: Continuation, call: EngineCall, pausing: Pausing, *, whole: bool
+) -> AsyncIterator[EngineAnswer]:
+    """Like :meth:`serve.engine.Engine.open`, for a chat. ``whole``: the client did not ask for a stream; the engine is
+    asked for one all the same, and the answer is a plain one, complete when this is entered."""
+    pieces = Pieces(engine, continuation, pausing)
+    try:
+        yield await pieces.open(call, whole=whole)
+    finally:
+        await pieces.aclose()
+
+
+class _Plain:
+    """A whole answer; see :class:`serve.engine.EngineAnswer`."""
+
+    status = 200
+    headers: Mapping[str, str] = {"content-type": JSON}
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+
+class Pieces:
+    """The stream; see :class:`serve.engine.EngineAnswer`."""
+
+    status = 200
+
+    def __init__(self, engine: Engine, continuation: Continuation, pausing: Pausing) -> None:
+        self._engine = engine
+        self._continuation = continuation
+        self._pausing = pausing
+        self._joined = Joined()
+        self._running = AsyncExitStack()
+        """The generation that runs, and the task that waits for the word to stop it."""
+        self._call: EngineCall
+        self._answer: EngineAnswer
+        self._ids: TokenIds | None = None
+        self._held_since: float | None = None
+        self._shows = asyncio.Event()
+        """The running piece has shown something."""
+        self._shows_late = False
+        self._told_tokens = 0
+        self._written = 0
+        """Tokens kept of the pieces that are over."""
+        self.headers: Mapping[str, str] = {}
+
+    async def open(self, call: EngineCall, *, whole: bool) -> EngineAnswer:
+        """Start the first generation. Raises what :meth:`serve.engine.Engine.open` raises."""
+        if whole:
+            call = msgspec.structs.replace(call, body=JsonObject(call.body).edited(_STREAMED))
+        await self._start(self._continuation.first(call))
+        if not _is_stream(self._answer):
+            return self._answer
+        self.headers = self._answer.headers
+        return _Plain(await self._whole()) if whole else self
+
+    async def aclose(self) -> None:
+        """Stop what runs. May be repeated."""
+        await self._running.aclose()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Raises :class:`UpstreamCut` when a piece breaks off or cannot be gone on from, and
+        :class:`UpstreamUnavailable` when the engine is gone before the answer has begun."""
+        joined = self._joined
+        while True:
+            splitter, ended = SseSplitter(), False
+            try:
+                async for chunk in self._answer.chunks():
+                    out = self._on_events(splitter.feed(chunk))
+                    if joined.piece.is_done and not joined.piece.was_stopped and not ended:
+                        ended, out = True, out + joined.release() + joined.ending()
+                    if out:
+                        yield out
+                if splitter.rest:
+                    yield self._on_events(splitter.feed(b"\n\n"))
+            except UpstreamError:
+                if not ended:
+                    yield joined.release() + joined.ending()
+                raise
+            if not joined.piece.was_stopped:
+                if not ended:
+                    yield joined.release() + joined.ending()
+                return
+            out, call = await self._cut()
+            if out:
+                yield out
+            if call is None:
+                return
+            await self._wait()
+            await self._go_on(call)
+
+    async def _whole(self) -> bytes:
+        whole, splitter = Whole(), SseSplitter()
+        async for out in self.chunks():
+            for event in splitter.feed(out):
+                if event.data is not None:
+                    whole.on_data(event.data)
+        if not whole.is_complete:
+            raise UpstreamCut("The engine's stream ended before its answer did.")
+        return whole.body()
+
+    # One piece
+
+    async def _start(self, call: EngineCall) -> None:
+        """Open a generation. It is stopped when that is asked for, be it before its head has come."""
+        self._call, self._ids, self._held_since, self._told_tokens = call, None, None, 0
+        self._shows = asyncio.Event()
+        self._running = running = AsyncExitStack()
+        stopper = asyncio.create_task(self._stop_when_asked(call))
+        running.callback(stopper.cancel)
+        try:
+            self._answer = await running.enter_async_context(self._engine.open(call))
+        except BaseException:
+            stopper.cancel()
+            raise
+
+    async def _stop_when_asked(self, call: EngineCall) -> None:
+        await self._pausing.lease.asked_to_pause.wait()
+        if self._shows_late:
+            await self._shows.wait()
+        piece = self._joined.piece
+        if piece.has_calls or piece.is_done:
+            return  # a call is not taken apart, and its end is near
+        piece.stop_asked = piece.holding = True
+        while piece.holding:
+            await self._continuation.abort(call)
+            await asyncio.sleep(_ABORT_AGAIN_S)
+
+    def _on_events(self, events: list[SseEvent]) -> bytes:
+        return b"".join(self._on_event(event) for event in events)
+
+    def _on_event(self, event: SseEvent) -> bytes:
+        piece = self._joined.piece
+        ids = None if event.data is None else self._continuation.ids_in(event.raw, event.data)
+        if ids is not None:
+            self._ids = ids
+            return b""
+        was_started = piece.started
+        out = self._joined.on_event(event)
+        if piece.started and not was_started:
+            self._pausing.lease.on_started()
+        if piece.said or piece.has_calls:
+            self._shows.set()
+        if piece.held and self._is_lost():
+            self._pausing.listener.note("pause_lost")
+            out += self._joined.release()
+        tokens = -(-piece.generated_bytes // _BYTES_PER_TOKEN)
+        if tokens - self._told_tokens >= _TOLD_EVERY_TOKENS:
+            self._told_tokens = tokens
+            self._pausing.lease.on_wrote(tokens)
+        return out
+
+    def _is_lost(self) -> bool:
+        """The generation goes on although it was stopped. Counts from the first text after that: an engine in a long
+        prefill hears of an abort late."""
+        now = self._pausing.clock.monotonic()
+        self._held_since = now if self._held_since is None else self._held_since
+        return now - self._held_since > _LOST_AFTER_S
+
+    # Between two pieces
+
+    async def _cut(self) -> tuple[bytes, EngineCall | None]:
+        """What the client still gets of the piece that was stopped, and the call that goes on; ``None`` at the end."""
+        joined, ids = self._joined, self._ids
+        out = joined.settle()
+        said = joined.piece.said
+        if said and ids is None:
+            raise UpstreamCut("The engine has stopped the answer and not told its tokens.")
+        output = ids.output if ids else ()
+        seam = await find_seam(self._continuation, output, said)
+        if not seam.proven:
+            self._pausing.listener.note("seam_unproven")
+        if seam.cut.more:
+            out += joined.show(said[-1].kind, seam.cut.more)
+        await self._running.aclose()
+        kept = output[: seam.cut.kept]
+        self._shows_late = len(output) - len(kept) > _MOST_DROPPED_TOKENS
+        self._written += len(kept)
+        joined.next_piece(kept_tokens=len(kept), repeats=seam.cut.again)
+        self._ids = None if ids is None else TokenIds(ids.prompt, kept)
+        if not kept or self._ids is None:
+            return out, self._continuation.again(self._call)
+        try:
+            return out, self._continuation.next(self._call, self._ids, thinking=joined.thinking)
+        except BadRequest:
+            return out + joined.ending_at_cap(), None
+
+    async def _wait(self) -> None:
+        """Give the place back and wait for another."""
+        pausing, ids = self._pausing, self._ids
+        prompt_tokens = len(ids.prompt) + len(ids.output) if ids else None
+        pausing.listener.on_paused(pausing.lease.pause_reason)
+        claim = pausing.claim_now(prompt_tokens, self._written)
+        with _cut_if(self._joined.begun):
+            await pausing.lease.paused(claim, confirmed=True, clock=pausing.clock)
+        pausing.listener.on_resumed()
+
+    async def _go_on(self, call: EngineCall) -> None:
+        with _cut_if(self._joined.begun):
+            await self._start(call)
+        if not _is_stream(self._answer):
+            body = b"".join([chunk async for chunk in self._answer.chunks()])
+            message = failures.message_of(failures.error_object(body))
+            raise UpstreamError(f"The engine did not go on with the answer: {message}")
+
+
+def _is_stream(answer: EngineAnswer) -> bool:
+    content_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return answer.status == 200 and content_type == EVENT_STREAM and "content-encoding" not in answer.headers
+
+
+@contextmanager
+def _cut_if(begun: bool) -> Iterator[None]:
+    """An answer that has begun cannot be asked for anew, as one can that the engine has not accepted."""
+    try:
+        yield
+    except UpstreamUnavailable as error:
+        if not begun:
+            raise
+        raise UpstreamCut(f"The engine was gone when the paused answer was to go on: {error.message}") from error
