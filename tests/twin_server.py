@@ -80,11 +80,17 @@ class Running:
 
 @asynccontextmanager
 async def twin_server(
-    machine: Machine | None = None, *, script: Script | None = None, speed: float = SPEED, **settings: Any
+    machine: Machine | None = None,
+    *,
+    script: Script | None = None,
+    speed: float = SPEED,
+    after: TwinServer | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Running]:
-    """Its books are checked at the end."""
+    """Its books are checked at the end. ``after``: an earlier one, whose L3 it finds."""
     chosen = TwinServerSettings(speed=speed, **settings)
-    server = TwinServer(machine or small_machine(), chosen, script=script)
+    left = {"storage": after.engine.tiers.storage, "content": after.content} if after is not None else {}
+    server = TwinServer(machine or small_machine(), chosen, script=script, **left)
     bound = bound_socket("127.0.0.1", 0)
     config = uvicorn.Config(server.app, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=1)
     program = _Unsignalled(config)

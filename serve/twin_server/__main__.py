@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,8 +69,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Announcing(uvicorn.Server):
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup()
+    """Says where it listens."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
             url = f"http://{self.config.host}:{port}"
@@ -93,6 +96,7 @@ async def _serve(server: TwinServer, host: str, port: int) -> None:
         program.should_exit = program.force_exit = True
 
     server.on_failed = fail
+    await asyncio.sleep(server.loads_s)  # as SGLang, which listens when its model is loaded
     await program.serve()
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from serve.twin.engine import TwinEngine
 from serve.twin.machine import Machine
@@ -15,6 +19,7 @@ from serve.twin.tiers_observer import Observers
 from serve.twin.tiers_storage import Storage
 from serve.twin_server.clock import ScaledClock
 from serve.twin_server.content import Content
+from serve.twin_server.errors import Refused, json_response
 from serve.twin_server.faults import Faults
 from serve.twin_server.feeds import Feeds
 from serve.twin_server.forgetting import Forgetting
@@ -37,6 +42,16 @@ from serve.twin_server.tier_counters import TierCounters
 from serve.twin_server.wishes import AnswerSettings
 
 _log = logging.getLogger(__name__)
+
+
+async def _no_such_route(_request: Request, error: HTTPException) -> Response:
+    """As FastAPI, which SGLang's routes are made with."""
+    return json_response({"detail": error.detail}, error.status_code)
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    """An error of this program, whose traceback the server logs; SGLang says so in its envelope."""
+    return Refused(500, f"Internal server error: {error}", "InternalServerError").openai_response()
 
 
 class TwinServer:
@@ -90,7 +105,13 @@ class TwinServer:
             TwinRoutes(self.service, self.faults, self.content),
         )
         routes = [route for part in parts for route in part.routes()]
-        self.app = Starlette(routes=routes, lifespan=self._lifespan)
+        handlers: Mapping[Any, Any] = {HTTPException: _no_such_route, Exception: _failed}
+        self.app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
+
+    @property
+    def loads_s(self) -> float:
+        """Seconds of the wall before it is to listen: a fault makes the start slow."""
+        return self.service.clock.wall_s(self.faults.not_ready_s)
 
     def _over(self, running: asyncio.Task[None]) -> None:
         """A scheduler that has crashed takes the server with it, as SGLang's does."""

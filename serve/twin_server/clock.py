@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import inf
 
 
 class ScaledClock:
     """Seconds of the twin since it was made. ``speed`` of them pass in one second of the wall."""
 
     def __init__(self, speed: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Raises ``ValueError`` for a speed that is not above 0."""
-        if not speed > 0:
+        """Raises ``ValueError`` for a speed that is not above 0, or endless."""
+        if not 0 < speed < inf:
             raise ValueError(f"a speed must be above 0, not {speed:g}")
         self.speed = speed
         self._monotonic = monotonic

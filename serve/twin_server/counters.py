@@ -22,6 +22,8 @@ class Counters:
         self.cached_device_tokens = 0
         self.cached_host_tokens = 0
         self.cached_storage_tokens = 0
+        self.uncached_tokens = 0
+        """Of prompts, that were or are being prefilled; a retraction's are not in it."""
         self.retractions = 0
         self.retracted_input_tokens = 0
         self.retracted_output_tokens = 0
@@ -31,6 +33,7 @@ class Counters:
             return
         match event:
             case Admitted() if not generation.was_admitted:
+                self.uncached_tokens += len(generation.plan.prompt_ids) - event.cached.tokens
                 self.cached_device_tokens += event.cached.device
                 self.cached_host_tokens += event.cached.host
                 self.cached_storage_tokens += event.cached.storage

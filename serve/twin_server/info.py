@@ -173,7 +173,7 @@ class Identity:
             "gen_throughput": 0.0,
             "cache_hit_rate": 0.0,
             "utilization": 0.0,
-            "total_prefill_uncached_tokens": counters.prompt_tokens - counters.cached_tokens,
+            "total_prefill_uncached_tokens": counters.uncached_tokens,
             "total_prefill_busy_us": 0,
             "decode_moments": None,
         }

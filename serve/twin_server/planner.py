@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from serve.twin.engine_job import RESERVED_TOKENS, longest_request_tokens, output_limit
 from serve.twin.engine_model import Ask
 from serve.twin.tiers_key import Key
@@ -20,33 +22,20 @@ from serve.twin_server.tokens import token_array
 from serve.twin_server.wishes import AnswerSettings, BadWish, Choice, Limits, Offer, Wish, read_wish
 
 
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What dialects differ in, taken out of them."""
 
-    def __init__(
-        self,
-        *,
-        cap: int | None,
-        min_tokens: int,
-        ignore_eos: bool,
-        stop: str | list[str] | None,
-        wish: Wish,
-        offer: Offer | None = None,
-        thinks: bool = False,
-        priority: int | None = None,
-        extra_key: str | None = None,
-        cache_salt: str | None = None,
-    ) -> None:
-        self.cap = cap
-        self.min_tokens = min_tokens
-        self.ignore_eos = ignore_eos
-        self.stop = stops(stop)
-        self.wish = wish
-        self.offer = offer or Offer()
-        self.thinks = thinks
-        self.priority = priority or 0
-        self.extra_key = extra_key
-        self.cache_salt = cache_salt
+    cap: int | None
+    """Of the output; ``None``: the window."""
+    min_tokens: int
+    ignore_eos: bool
+    stop: tuple[str, ...]
+    wish: Wish
+    offer: Offer = Offer()
+    thinks: bool = False
+    priority: int = 0
+    extra_key: str | None = None
+    cache_salt: str | None = None
 
 
 class Planner:
@@ -101,11 +90,11 @@ class Planner:
             cap=ask.cap,
             min_tokens=ask.min_tokens,
             ignore_eos=ask.ignore_eos,
-            stop=ask.stop,
+            stop=stops(ask.stop),
             wish=self._wish(ask.custom_params, rule),
             offer=self._offer(ask),
             thinks=_thinks(ask),
-            priority=ask.priority,
+            priority=ask.priority or 0,
             extra_key=ask.extra_key,
             cache_salt=ask.cache_salt,
         )
@@ -117,9 +106,9 @@ class Planner:
             cap=ask.max_tokens,
             min_tokens=ask.min_tokens,
             ignore_eos=ask.ignore_eos,
-            stop=ask.stop,
+            stop=stops(ask.stop),
             wish=self._wish(ask.custom_params, rule),
-            priority=ask.priority,
+            priority=ask.priority or 0,
             extra_key=ask.extra_key,
             cache_salt=ask.cache_salt,
         )
@@ -135,9 +124,9 @@ class Planner:
             cap=sampling.max_new_tokens,
             min_tokens=sampling.min_new_tokens,
             ignore_eos=sampling.ignore_eos,
-            stop=sampling.stop,
+            stop=stops(sampling.stop),
             wish=self._wish(sampling.custom_params, rule),
-            priority=ask.priority,
+            priority=ask.priority or 0,
             extra_key=ask.extra_key,
         )
         return [self._plan(ids, wanted) for _ in range(sampling.n)]

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from governor.wire.sse import SseSplitter
+from serve.twin.machine import load_machine
 from tests.twin_server import Running, small_machine, twin_server
 
 RID = "t-0123456789abcdef---0000"
@@ -255,4 +256,28 @@ async def test_what_is_no_json_and_what_is_nowhere(twin: Running) -> None:
     for content, kind in ((b"{", "application/json"), (b"{}", "text/plain")):
         answer = await twin.client.post("/v1/chat/completions", content=content, headers={"content-type": kind})
         assert (answer.status_code, answer.json()["object"], answer.json()["code"]) == (400, "error", 400)
-    assert (await twin.client.get("/get_load")).status_code == 404
+    nowhere = await twin.client.get("/get_load")
+    assert (nowhere.status_code, nowhere.json()) == (404, {"detail": "Not Found"})
+
+
+async def test_a_restarted_engine_finds_what_is_on_disk() -> None:
+    prompt = "word " * 600
+    async with twin_server() as first:
+        await first.chat(prompt, max_tokens=2)
+        await asyncio.sleep(0.1)
+    async with twin_server(after=first.server) as second:
+        told = (await second.chat(prompt, max_tokens=2, return_cached_tokens_details=True))["sglext"]
+        assert told["cached_tokens_details"]["storage"] > 500
+
+
+@pytest.mark.parametrize("speed", [50, 200])
+async def test_a_scaled_second_is_a_second_of_the_machine(speed: int) -> None:
+    """The field's cold prefill of 64K on two 7900 XTX: 48.1 seconds, which a client sees divided by the speed."""
+    async with twin_server(load_machine("rx7900xtx-tp2"), speed=speed) as twin:
+        tokens = (await twin.post("/tokenize", prompt="word " * 65_536)).json()["tokens"]
+        began = time.monotonic()
+        body = {"input_ids": tokens[:65_536], "sampling_params": {"max_new_tokens": 1, "ignore_eos": True}}
+        answer = (await twin.post("/generate", **body)).json()
+        passed_s = (time.monotonic() - began) * speed
+        assert answer["meta_info"]["prompt_tokens"] == 65_536
+        assert 43 < passed_s < 53 + speed * 0.25  # a loaded machine's own quarter of a second
