@@ -113,6 +113,8 @@ class Conversation:
                 self._answer = Key()
         if turn.shape is not PromptShape.REPEAT:
             self.add(turn.new, turn.carrier_tokens)
+        if not self.key:
+            self.add([Piece(tokens=1)])  # a prompt has a token
         prompt = self.key
         if turn.aside:
             self.key, self.messages, self._answer, self._carrier_tokens = before

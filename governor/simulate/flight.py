@@ -21,6 +21,7 @@ class _Stay:
         self.written_before = written
         self.admitted_s: float | None = None
         self.cached = Cached()
+        self.to_compute = 0
         self.prefilled = 0
 
     def row(self, at: float, written: int) -> Slice:
@@ -155,6 +156,7 @@ class Flight:
         if self._stay is not None and self._stay.admitted_s is None:
             self._stay.admitted_s = event.at
             self._stay.cached = event.cached
+            self._stay.to_compute = len(self.context) - event.cached.tokens
 
     def on_wrote(self, event: Wrote) -> None:
         """Tokens have come."""
@@ -189,7 +191,7 @@ class Flight:
             raise ValueError(f"{self.turn_id} is under way")
         at, end, detail = self._closed
         if self._stay is not None:  # the engine has not said what it did
-            self.on_left(at, 0)
+            self.on_left(at, self._stay.to_compute if self.written_since_grant else 0)
         new_tokens = min(self.new_tokens, self._prefilled)
         request = self.request
         return TurnRow(

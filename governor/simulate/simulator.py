@@ -123,6 +123,12 @@ class Simulation:
                 heappop(self._heap)[2]()
         return self._result()
 
+    def check_integrity(self) -> None:
+        """Raises ``AssertionError`` if books of the engine or of the governor do not add up."""
+        self.engine.tiers.check_integrity()
+        if isinstance(self._governor, Governor):
+            self._governor.check_integrity()
+
     # Time
 
     def _at(self, at: float, act: Callable[[], None]) -> None:
