@@ -18,7 +18,7 @@ from serve.twin_server.pieces import END_THINK, END_TOOL_CALL, TOOL_CALL, decode
 from tests.twin_server import WEATHER, twin_server
 
 TURN = "t-0123456789abcdef"
-LONG = "a text that is long enough to be stopped in its middle, twice; " * 8
+LONG = "a text that is long enough to be stopped in its middle, twice; " * 6
 
 
 def wished(**twin: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ CASES = {
     "tool call": wished(calls=[{"name": "get_weather", "arguments": {"days": 3, "city": LONG}}])
     | PLAIN
     | {"tools": [WEATHER]},
-    "drawn": wished(tokens=300) | {"tools": [WEATHER]},
+    "drawn": wished(tokens=160) | {"tools": [WEATHER]},
 }
 
 
@@ -92,7 +92,7 @@ def first_call(body: dict[str, Any]) -> EngineCall:
 @pytest.mark.parametrize("name", CASES)
 async def test_what_is_joined_is_the_whole(name: str) -> None:
     body = CASES[name]
-    async with twin_server(speed=3) as twin:
+    async with twin_server(speed=1) as twin:
         engine = Sglang(twin.url)
         whole = await play(engine, first_call(body))
         call = first_call(body)
@@ -124,7 +124,7 @@ async def test_what_is_joined_is_the_whole(name: str) -> None:
 async def test_a_thinking_budget_closes_the_phase_and_the_content_follows() -> None:
     """What the governor does with it: the ids of ``</think>`` behind what was thought, and thinking switched off."""
     body = wished(reasoning=LONG, text="So it is.")
-    async with twin_server(speed=3) as twin:
+    async with twin_server(speed=1) as twin:
         engine = Sglang(twin.url)
         call = first_call(body)
         thought = await play(engine, call, stop_after=5)

@@ -138,10 +138,10 @@ async def test_a_dead_scheduler_is_seen_behind_a_server_that_answers(twin: Runni
 
 async def test_a_slow_start_is_not_ready() -> None:
     script = parse_script('[[faults]]\nkind = "slow_start"\nseconds = 20', "slow.toml")
-    async with twin_server(script=script) as twin:
+    async with twin_server(script=script, speed=10) as twin:
         assert (await twin.client.get("/health")).status_code == 503
         assert (await twin.client.get("/ready")).status_code == 503
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(2)
         assert (await twin.client.get("/health")).status_code == 200
         assert (await twin.client.get("/ready")).status_code == 200
 

@@ -26,6 +26,19 @@ async def twin() -> AsyncIterator[Running]:
         yield running
 
 
+@pytest.fixture
+async def slow_twin() -> AsyncIterator[Running]:
+    """What is to be interrupted lasts for seconds."""
+    async with twin_server(small_machine(tiers={"device_tokens": 32_768}), speed=5) as running:
+        yield running
+
+
+async def until_running(twin: Running, requests: int = 1) -> None:
+    async with asyncio.timeout(5):
+        while twin.server.service.published.load.running < requests:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 def generation(tokens: int, text: str = "Once upon a time", **fields: Any) -> dict[str, Any]:
     return {"text": text, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}, **fields}
 
@@ -88,21 +101,20 @@ async def test_tokens_are_counted_as_they_are_charged(twin: Running) -> None:
     assert texts == ["one", "and another"]
 
 
-async def test_a_names_prefix_aborts_all_that_begin_with_it(twin: Running) -> None:
+async def test_a_names_prefix_aborts_all_that_begin_with_it(slow_twin: Running) -> None:
+    twin = slow_twin
     names = ["a", "a-1", "b"]
     asked = [
-        asyncio.create_task(twin.post("/generate", **generation(1500, text=f"{name} says", rid=name))) for name in names
+        asyncio.create_task(twin.post("/generate", **generation(4000, text=f"{name} says", rid=name))) for name in names
     ]
-    async with asyncio.timeout(5):
-        while twin.server.service.published.load.running < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until_running(twin, 3)
     assert (await twin.post("/abort_request", rid="a-")).status_code == 200  # nobody's name
     assert (await twin.post("/abort_request", rid="")).status_code == 200
     assert twin.server.service.live == 3
     await twin.post("/abort_request", rid="a")
     ended = [(await each).json()["meta_info"] for each in asked[:2]]
     assert [meta["finish_reason"]["type"] for meta in ended] == ["abort", "abort"]
-    assert all(0 < meta["completion_tokens"] < 1500 for meta in ended)
+    assert all(0 < meta["completion_tokens"] < 4000 for meta in ended)
     assert not asked[2].done()
     await twin.post("/abort_request", abort_all=True)
     assert (await asked[2]).json()["meta_info"]["finish_reason"]["type"] == "abort"
@@ -111,9 +123,7 @@ async def test_a_names_prefix_aborts_all_that_begin_with_it(twin: Running) -> No
 async def test_a_waiting_request_that_is_aborted_has_said_nothing() -> None:
     async with twin_server(small_machine(max_running_requests=1), speed=5) as twin:
         running = asyncio.create_task(twin.post("/generate", **generation(4000)))
-        async with asyncio.timeout(5):
-            while twin.server.service.published.load.running < 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until_running(twin)
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "rid": RID}
         body |= {"return_output_ids_in_sglext": True, "stream_options": {"include_usage": True}}
         waiting = asyncio.create_task(twin.post("/v1/chat/completions", **body))
@@ -131,11 +141,10 @@ async def test_a_waiting_request_that_is_aborted_has_said_nothing() -> None:
         await running
 
 
-async def test_a_name_is_given_once(twin: Running) -> None:
+async def test_a_name_is_given_once(slow_twin: Running) -> None:
+    twin = slow_twin
     first = asyncio.create_task(twin.post("/generate", **generation(4000, rid=RID)))
-    async with asyncio.timeout(5):
-        while not twin.server.service.live:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until_running(twin)
     second = await twin.post("/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], rid=RID)
     assert second.status_code == 400
     assert second.json()["message"] == f"Duplicate request ID detected: {RID}"
@@ -154,13 +163,12 @@ async def test_a_client_that_leaves_is_noticed(streams: bool, twin: Running) -> 
                 with pytest.raises(httpx.ReadTimeout):
                     await leaving.post("/generate", json=body, timeout=0.2)
             assert twin.server.service.live == 1
-    began = time.monotonic()
-    await twin.until_idle(2)
-    assert time.monotonic() - began < 0.5
+    await twin.until_idle()
     assert twin.server.service.counters.aborts == 1
 
 
-async def test_a_pause_keeps_everything_where_it_is(twin: Running) -> None:
+async def test_a_pause_keeps_everything_where_it_is(slow_twin: Running) -> None:
+    twin = slow_twin
     running = asyncio.create_task(twin.post("/generate", **generation(1000)))
     async with asyncio.timeout(5):
         while not twin.server.service.counters.generation_tokens:  # noqa: ASYNC110
@@ -177,7 +185,7 @@ async def test_a_flush_waits_for_nobody_unless_told_and_leaves_l3(twin: Running)
     prompt = "word " * 600
     await twin.chat(prompt, max_tokens=2)
     running = asyncio.create_task(twin.post("/generate", **generation(3000)))
-    await asyncio.sleep(0.05)
+    await until_running(twin)
     assert (await twin.post("/flush_cache")).status_code == 400
     assert (await twin.client.post("/flush_cache", params={"timeout": 600})).status_code == 200
     await running
