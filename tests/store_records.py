@@ -8,9 +8,10 @@ from typing import Any
 
 from sqlalchemy.engine import URL
 
+from governor.events import TurnDecided
 from governor.store.model import TurnClosed, TurnOpened
 from governor.store.turnlog import SqlTurnLog
-from governor.types import AgentName, TurnId, TurnState
+from governor.types import AgentName, TurnId, TurnState, Verdict
 
 T0 = 1_700_000_000.0
 HOME = "home-a"
@@ -22,6 +23,11 @@ def opened(turn_id: str, *, agent: str = "ada", at: float = T0) -> TurnOpened:
 
 def closed(turn_id: str, state: TurnState = TurnState.OK, *, at: float = T0 + 1, **facts: Any) -> TurnClosed:
     return TurnClosed(turn_id=TurnId(turn_id), state=state, closed_at=at, **facts)
+
+
+def decided(turn_id: str, verdict: Verdict = Verdict.GRANTED, *, at: float = T0, **facts: Any) -> TurnDecided:
+    chosen = {"agent": "ada", "why": "runs", "waiting": 0, "running": 1, "booked_tokens": 0, **facts}
+    return TurnDecided(turn_id=turn_id, verdict=verdict, at=at, **chosen)
 
 
 @contextmanager

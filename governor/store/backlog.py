@@ -6,29 +6,36 @@ Pure: no lock, no clock, no I/O. :mod:`governor.store.turnlog` guards it and emp
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from governor.events import TurnDecided
 from governor.store.model import TurnClosed, TurnOpened
 from governor.types import TurnId
 
 
 @dataclass(slots=True)
 class Entry:
-    """What is to be written of one turn: an opening, an ending with or without it."""
+    """What is to be written of one turn: an opening, an ending with or without it, decisions with their numbers."""
 
     turn_id: TurnId
     opened: TurnOpened | None = None
     closed: TurnClosed | None = None
+    decided: list[tuple[int, TurnDecided]] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        return (self.opened is not None) + (self.closed is not None) + len(self.decided)
 
 
 class Backlog:
-    """At most ``capacity`` turns wait. When full:
+    """At most ``capacity`` turns wait, and as many decisions. When full:
 
     * a new opening is dropped: nothing is lost if the turn's ending finds room later, for an ending is written
       together with the opening, which is remembered while the turn runs;
-    * an ending takes the place of the newest opening that waits, for the same reason;
+    * an ending takes the place of the newest turn that waits without one, for the same reason;
     * an ending is dropped when only endings wait. The older ones stay, because their rows are the likelier ones to
-      stand in the database as open, and a row that says open about an ended turn is worse than a turn not listed.
+      stand in the database as open, and a row that says open about an ended turn is worse than a turn not listed;
+    * a new decision is dropped: it explains a turn, and says nothing of what it cost.
 
     ``dropped`` counts the records given up, ``anomalies`` second endings of a turn that still waits.
     """
@@ -40,6 +47,9 @@ class Backlog:
         self._entries: OrderedDict[TurnId, Entry] = OrderedDict()
         self._unclosed: OrderedDict[TurnId, None] = OrderedDict()
         self._running: OrderedDict[TurnId, TurnOpened] = OrderedDict()
+        self._decided = 0
+        """Decisions that wait."""
+        self._number = 0
 
     def __len__(self) -> int:
         """Turns waiting."""
@@ -72,16 +82,32 @@ class Backlog:
             if entry.closed is not None:
                 self.anomalies += 1
                 return
-            entry.closed = record
+            entry.opened, entry.closed = entry.opened or opened, record
             del self._unclosed[turn_id]
             return
         if len(self._entries) >= self._capacity:
-            self.dropped += 1
             if not self._unclosed:
+                self.dropped += 1
                 return
             evicted, _ = self._unclosed.popitem()
-            del self._entries[evicted]
+            given_up = self._entries.pop(evicted)
+            self.dropped += given_up.records
+            self._decided -= len(given_up.decided)
         self._entries[turn_id] = Entry(turn_id, opened=opened, closed=record)
+
+    def add_decided(self, record: TurnDecided) -> None:
+        """Take a decision."""
+        turn_id = TurnId(record.turn_id)
+        entry = self._entries.get(turn_id)
+        if self._decided >= self._capacity or (entry is None and len(self._entries) >= self._capacity):
+            self.dropped += 1
+            return
+        if entry is None:
+            entry = self._entries[turn_id] = Entry(turn_id)
+            self._unclosed[turn_id] = None
+        self._number += 1
+        self._decided += 1
+        entry.decided.append((self._number, record))
 
     def take(self, most: int) -> list[Entry]:
         """Remove and return the oldest entries, up to ``most``."""
@@ -89,5 +115,6 @@ class Backlog:
         while self._entries and len(taken) < most:
             turn_id, entry = self._entries.popitem(last=False)
             self._unclosed.pop(turn_id, None)
+            self._decided -= len(entry.decided)
             taken.append(entry)
         return taken

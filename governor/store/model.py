@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from governor.events import TurnDecided
 from governor.types import AgentName, PromptShape, SessionId, TurnId, TurnKind, TurnState, Usage
 
 
@@ -109,6 +110,10 @@ class TurnLog(Protocol):
     user's request. Records are written in the order given, each once."""
 
     def opened(self, record: TurnOpened) -> None: ...
+
+    def decided(self, record: TurnDecided) -> None:
+        """Any number of a turn, before its end or after it."""
+        ...
 
     def closed(self, record: TurnClosed) -> None: ...
 

@@ -19,10 +19,11 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from governor.events import TurnDecided
 from governor.store.database import BUSY_TIMEOUT_MS, engine_for, parse_url, sqlite_path
 from governor.store.errors import StoreUnreadable
 from governor.store.model import StoredTurn
-from governor.store.schema import stored_turn, turns
+from governor.store.schema import decisions, stored_decision, stored_turn, turns
 from governor.types import AgentName, TurnId, TurnState
 
 DAY_S: Final = 86_400
@@ -98,6 +99,21 @@ class TurnLogReader:
         with self._connect() as connection:
             row = connection.execute(sa.select(turns).where(turns.c.turn_id == turn_id)).mappings().first()
         return None if row is None else stored_turn(row)
+
+    def with_prefix(self, prefix: str, limit: int) -> list[TurnId]:
+        """Turns whose id begins so, in order of their ids, at most ``limit``."""
+        begins = turns.c.turn_id.startswith(prefix, autoescape=True)
+        query = sa.select(turns.c.turn_id).where(begins).order_by(turns.c.turn_id).limit(limit)
+        with self._connect() as connection:
+            return [TurnId(turn_id) for turn_id in connection.execute(query).scalars()]
+
+    def decisions(self, turn_id: TurnId) -> list[TurnDecided]:
+        """What was decided about a turn, in order; nothing where the log is older than this."""
+        query = sa.select(decisions).where(decisions.c.turn_id == turn_id).order_by(decisions.c.number)
+        with self._connect() as connection:
+            if not sa.inspect(connection).has_table(decisions.name):
+                return []
+            return [stored_decision(row) for row in connection.execute(query).mappings()]
 
     def usage(
         self,

@@ -1,7 +1,7 @@
-"""The table of turns, and how a record becomes a row of it and back.
+"""The tables of turns and of decisions about them, and how a record becomes a row and back.
 
-One row a turn. A column is NULL while its value is unknown, and only then. What the engine reported and what we
-estimated have columns of their own, so that no sum can mix them.
+One row a turn, and one a decision. A column is NULL while its value is unknown, and only then. What the engine reported
+and what we estimated have columns of their own, so that no sum can mix them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from governor.events import TurnDecided
 from governor.store.model import StoredTurn, TurnClosed, TurnOpened
-from governor.types import AgentName, TurnId, TurnState, Usage
+from governor.types import AgentName, TurnId, TurnState, Usage, Verdict
 
 metadata: Final = sa.MetaData(
     naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"}
@@ -84,6 +85,25 @@ sa.Index("ix_turns_listed_at", turns.c.listed_at)
 _is_open = turns.c.state == TurnState.OPEN.value
 sa.Index("ix_turns_open", turns.c.home_id, sqlite_where=_is_open, postgresql_where=_is_open)
 
+decisions: Final = sa.Table(
+    "decisions",
+    metadata,
+    # No foreign key: where rows had to be given up, a decision may stand without its turn.
+    sa.Column("turn_id", sa.Text, primary_key=True),
+    # Counts the decisions of the process that wrote them, so that what is written twice stands once.
+    sa.Column("number", sa.BigInteger, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("verdict", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("position", sa.Integer),
+    sa.Column("waiting", sa.Integer, nullable=False),
+    sa.Column("running", sa.Integer, nullable=False),
+    sa.Column("needs_tokens", sa.BigInteger),
+    sa.Column("booked_tokens", sa.BigInteger, nullable=False),
+    sa.Column("free_tokens", sa.BigInteger),
+)
+
 OPENING: Final = ("agent", "route", "opened_at")
 USAGE: Final = Usage.__struct_fields__
 CLOSING: Final = (*(name for name in TurnClosed.__struct_fields__ if name not in ("turn_id", "usage")), *USAGE)
@@ -116,6 +136,17 @@ def closing_row(record: TurnClosed, opened: TurnOpened | None) -> Row:
     return row
 
 
+def decision_row(number: int, record: TurnDecided) -> Row:
+    """``number``: see the column."""
+    return {"number": number, **{name: _storable(getattr(record, name)) for name in record.__struct_fields__}}
+
+
+def stored_decision(row: sa.RowMapping) -> TurnDecided:
+    """A row of ``decisions`` as a typed value."""
+    facts = {name: row[name] for name in TurnDecided.__struct_fields__}
+    return TurnDecided(**{**facts, "verdict": Verdict(row["verdict"])})
+
+
 def stored_turn(row: sa.RowMapping) -> StoredTurn:
     """A row of ``turns`` as a typed value."""
     closed: TurnClosed | None = None
@@ -137,8 +168,8 @@ def stored_turn(row: sa.RowMapping) -> StoredTurn:
 _Insert = sqlite.Insert | postgresql.Insert
 
 
-def _insert(dialect: str) -> _Insert:
-    return postgresql.insert(turns) if dialect == "postgresql" else sqlite.insert(turns)
+def _insert(dialect: str, table: sa.Table = turns) -> _Insert:
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 @functools.cache  # building it costs several times what running it does
@@ -165,6 +196,13 @@ def closing_statement(dialect: str) -> _Insert:
         set_={**kept, **{name: insert.excluded[name] for name in CLOSING}},
         where=turns.c.closed_at.is_(None),
     )
+
+
+@functools.cache
+def decision_statement(dialect: str) -> _Insert:
+    """Insert a decision. Safe to repeat."""
+    insert = _insert(dialect, decisions)
+    return insert.on_conflict_do_nothing(index_elements=[decisions.c.turn_id, decisions.c.number])
 
 
 def interrupt_statement(*, home_id: str, run_id: str) -> sa.Update:

@@ -19,6 +19,7 @@ from alembic.util import CommandError
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
+from governor.events import TurnDecided
 from governor.store.backlog import Backlog, Entry
 from governor.store.database import Database, is_damage, parse_url
 from governor.store.model import StoreHealth, TurnClosed, TurnOpened
@@ -109,6 +110,15 @@ class SqlTurnLog:
                 self._lost += 1
                 return
             self._backlog.add_opened(record)
+            self._wake_for_records()
+
+    def decided(self, record: TurnDecided) -> None:
+        """See :class:`~governor.store.model.TurnLog`."""
+        with self._lock:
+            if self._ended:
+                self._lost += 1
+                return
+            self._backlog.add_decided(record)
             self._wake_for_records()
 
     def closed(self, record: TurnClosed) -> None:

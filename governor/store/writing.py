@@ -11,6 +11,8 @@ from governor.store.schema import (
     Row,
     closing_row,
     closing_statement,
+    decision_row,
+    decision_statement,
     interrupt_statement,
     opening_row,
     opening_statement,
@@ -41,6 +43,9 @@ def write_entries(connection: sa.Connection, entries: Sequence[Entry], *, home_i
         ]
         if openings:
             connection.execute(opening_statement(dialect), openings)
+        decided = [decision_row(number, record) for entry in entries for number, record in entry.decided]
+        if decided:
+            connection.execute(decision_statement(dialect), decided)
     return len(closings) - len(closed_now)
 
 

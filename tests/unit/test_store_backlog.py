@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from governor.store.backlog import Backlog, Entry
 from governor.types import TurnState
-from tests.store_records import closed, opened
+from tests.store_records import closed, decided, opened
 
 
 def shapes(entries: list[Entry]) -> list[tuple[str, bool, bool]]:
@@ -103,3 +103,52 @@ def test_turns_that_never_end_do_not_pile_up() -> None:
         backlog.add_closed(closed(f"t{number}"))
         [entry] = backlog.take(10)
         assert (entry.opened is not None) == (number >= 7)
+
+
+def numbers(entries: list[Entry]) -> list[tuple[str, list[int]]]:
+    """(turn, the numbers of its decisions)."""
+    return [(entry.turn_id, [number for number, _ in entry.decided]) for entry in entries]
+
+
+def test_decisions_travel_with_their_turn_and_are_numbered_in_the_order_given() -> None:
+    backlog = Backlog(10)
+    backlog.add_opened(opened("a"))
+    backlog.add_decided(decided("a"))
+    backlog.add_decided(decided("b"))
+    backlog.add_closed(closed("a"))
+    backlog.add_decided(decided("a"))
+    taken = backlog.take(10)
+    assert shapes(taken) == [("a", True, True), ("b", False, False)]
+    assert numbers(taken) == [("a", [1, 3]), ("b", [2])]
+    backlog.add_decided(decided("a"))
+    assert numbers(backlog.take(10)) == [("a", [4])]
+
+
+def test_an_ending_joins_decisions_that_wait_and_still_carries_the_opening_taken_before() -> None:
+    backlog = Backlog(10)
+    backlog.add_opened(opened("a"))
+    backlog.take(10)
+    backlog.add_decided(decided("a"))
+    backlog.add_closed(closed("a"))
+    taken = backlog.take(10)
+    assert shapes(taken) == [("a", True, True)]
+    assert numbers(taken) == [("a", [1])]
+
+
+def test_when_full_decisions_are_dropped_and_make_place_for_endings() -> None:
+    backlog = Backlog(2)
+    backlog.add_decided(decided("a"))
+    backlog.add_decided(decided("a"))
+    backlog.add_decided(decided("a"))  # as many decisions as turns
+    assert backlog.dropped == 1
+    backlog.add_opened(opened("b"))
+    backlog.add_closed(closed("b"))
+    backlog.add_closed(closed("c"))
+    assert backlog.dropped == 3
+    backlog.add_decided(decided("d"))  # no turn more
+    assert backlog.dropped == 4
+    backlog.add_decided(decided("b"))
+    assert numbers(backlog.take(10)) == [("b", [3]), ("c", [])]
+    for _ in range(2):
+        backlog.add_decided(decided("e"))
+    assert backlog.dropped == 4

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from governor.events import TurnDecided
 from governor.store.home_id import ensure_home_id
 from governor.store.model import TurnClosed, TurnOpened
-from governor.store.schema import closing_row, interrupt_statement, turns
+from governor.store.schema import closing_row, decision_row, decisions, interrupt_statement, turns
 from governor.types import Usage
-from tests.store_records import closed, opened
+from tests.store_records import closed, decided, opened
 
 
 def test_every_field_of_a_record_has_a_column_and_every_column_a_reason() -> None:
@@ -19,6 +20,11 @@ def test_every_field_of_a_record_has_a_column_and_every_column_a_reason() -> Non
     filled = {"home_id", "run_id", *closing_row(closed("t"), None)}
     assert {column.name for column in turns.c} == filled
     assert closing_row(closed("t"), opened("t")).keys() == closing_row(closed("t"), None).keys()
+
+
+def test_every_fact_of_a_decision_has_a_column() -> None:
+    assert {column.name for column in decisions.c} == {*TurnDecided.__struct_fields__, "number"}
+    assert decision_row(1, decided("t")).keys() == set(decisions.c.keys())
 
 
 def test_facts_may_be_unknown_in_every_column_but_the_few_that_place_the_row() -> None:
