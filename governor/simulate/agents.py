@@ -113,7 +113,8 @@ class SessionLoop:
     def _turn(self, turn: Turn) -> Generator[Act, Answer | None, None]:
         conversation = self._conversation
         compactor = self._compactor_for(turn)
-        if compactor is not None and not turn.aside and turn.shape is PromptShape.CONTINUATION:
+        goes_on = len(conversation) > 0 and turn.shape is PromptShape.CONTINUATION and not turn.aside
+        if compactor is not None and goes_on:
             conversation.settle(turn.echo, turn.echo_tokens)
             tokens = max(len(conversation) + new_tokens(turn.new), self._reported_tokens)
             from_user = any(piece.kind is PieceKind.USER for piece in turn.new)
