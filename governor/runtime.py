@@ -93,9 +93,9 @@ class Governor:
         self._engine = engine
         self.events = EventLog()
         self.metrics = Metrics()
-        self.admission = Admission(clock)
         redactor = Redactor((admin_token, *secrets))
         self.book = TurnBook(clock, turn_log, self.events, self.metrics, redactor)
+        self.admission = Admission(clock, self.book.on_decided)
         self.sessions = SessionIndex()
         self.watch = EngineWatch(
             engine,
@@ -193,6 +193,7 @@ class Governor:
         """The whole picture now."""
         problems = self._policies.problems()
         health = self._turn_log.health()
+        queue = self.admission.view()
         names = sorted({agent.name for agent in self._agents.agents()} | self.book.agents())
         alerts = [*self.watch.alerts.values(), *(str(problem) for problem in problems.values())]
         if not health.ok:
@@ -204,7 +205,8 @@ class Governor:
             last_event_id=self.events.last_id,
             engine=self.watch.view(),
             agents=tuple(self.book.agent_view(AgentName(name), _text(problems.get(name))) for name in names),
-            turns=self.book.views(),
+            turns=self.book.views({waiting.turn_id: waiting.reason for waiting in queue.waiting}),
+            queue=queue,
             store=StoreView(ok=health.ok, pending=health.pending, dropped=health.dropped, last_error=health.last_error),
             alerts=tuple(alerts),
         )

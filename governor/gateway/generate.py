@@ -122,6 +122,7 @@ class GenerateRoute:
     async def _answer(self, turn: Turn, reply: Reply, body: bytes, headers: Mapping[str, str]) -> None:
         s = self._services
         reply.headers["x-governor-turn"] = turn.turn_id
+        reply.place_in_line = partial(s.admission.place_in_line, turn.turn_id)
         s.planner.check_endpoint(self._endpoint)
         request = parse(self._endpoint, body)
         turn.model, turn.stream, turn.message_count = request.model, request.stream, len(request.messages)

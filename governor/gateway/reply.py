@@ -7,7 +7,7 @@ status, never an invented finish. Nothing is held back: what is written is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -23,6 +23,10 @@ from serve.engine import Endpoint
 _STREAM_HEADERS = {"content-type": EVENT_STREAM, "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
+def _nowhere() -> None:
+    pass
+
+
 class Reply:
     """One HTTP answer. Not for use by several writers at once, but for :meth:`kept_alive`'s own."""
 
@@ -35,6 +39,8 @@ class Reply:
         self._finished = False
         self.headers: dict[str, str] = {}
         """Our own headers, added to whatever head is sent."""
+        self.place_in_line: Callable[[], str | None] = _nowhere
+        """While the turn waits: what a keep-alive may say of that, on one line; ``None`` when it does not wait."""
         self.status: int | None = None
         """The status sent; ``None`` before."""
         self.bytes_sent = 0
@@ -102,7 +108,6 @@ class Reply:
             await asyncio.gather(keeper, return_exceptions=True)
 
     async def _keep_alive(self, policy: StreamPolicy, model: str) -> None:
-        beat = self._beat(policy.keepalive, model)
         while not self._finished:
             patience = policy.keepalive_every_s if self.started else policy.keepalive_after_s
             quiet = self._clock.monotonic() - self._last_sent
@@ -110,13 +115,14 @@ class Reply:
                 await asyncio.sleep(patience - quiet)
                 continue
             await self.start_stream()
-            await self.write(beat)
+            await self.write(self._beat(policy.keepalive, model))
 
     def _beat(self, kind: KeepAlive, model: str) -> bytes:
         if self._endpoint is Endpoint.MESSAGES:
             return sse.encode(b'{"type":"ping"}', event="ping")
         if kind is KeepAlive.COMMENT or self._endpoint is Endpoint.RESPONSES:
-            return sse.KEEPALIVE_COMMENT
+            place = self.place_in_line()
+            return sse.KEEPALIVE_COMMENT if place is None else sse.comment(place)
         kind_name = "chat.completion.chunk" if self._endpoint is Endpoint.CHAT else "text_completion"
         chunk = {"id": "keep-alive", "object": kind_name, "created": 0, "model": model, "choices": []}
         return sse.encode(msgspec.json.encode(chunk))

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 from types import TracebackType
 
 import msgspec
@@ -130,7 +131,8 @@ class Turn:
         self._paused_at, self._paused_s = None, self._paused_s + paused_s
         return paused_s
 
-    def view(self) -> TurnView:
+    def view(self, reason_now: str | None) -> TurnView:
+        """``reason_now``: why it waits at this moment; ``None``: as it was told."""
         return TurnView(
             turn_id=self.turn_id,
             agent=self.agent,
@@ -138,7 +140,7 @@ class Turn:
             phase=self.phase,
             since=self._opened_wall,
             kind=self.measure.kind if self.measure else None,
-            waits_for=self.waits_for,
+            waits_for=reason_now if reason_now and self.phase == "waiting" else self.waits_for,
             prompt_tokens=self.measure.count.tokens if self.measure else None,
             cap=self.cap.tokens if self.cap else None,
             generated_bytes=self.answer.generated_bytes,
@@ -283,6 +285,12 @@ class TurnBook:
         """A reason as it may be recorded: it may quote an engine, which may quote its key."""
         return visible(self._redactor.text(reason), LONGEST_REASON)
 
+    def on_decided(self, decided: events.TurnDecided) -> None:
+        """The scheduler has decided about a turn; its end may have come before."""
+        decided = msgspec.structs.replace(decided, why=self.noted(decided.why))
+        self._log.decided(decided)
+        self.events.publish(decided)
+
     def on_closed(self, turn: Turn, record: TurnClosed) -> None:
         """Called by the turn, once."""
         del self._open[turn.turn_id]
@@ -315,8 +323,10 @@ class TurnBook:
             )
         )
 
-    def views(self) -> tuple[TurnView, ...]:
-        return tuple(turn.view() for turn in self._open.values())
+    def views(self, reasons: Mapping[str, str] | None = None) -> tuple[TurnView, ...]:
+        """Of open turns. ``reasons``: why those that wait do so now, by turn."""
+        now = reasons or {}
+        return tuple(turn.view(now.get(turn.turn_id)) for turn in self._open.values())
 
     def agent_view(self, name: AgentName, policy_problem: str | None) -> AgentView:
         totals = self._totals.get(name, _Totals())

@@ -85,4 +85,10 @@ def encode(data: bytes, event: str | None = None) -> bytes:
     return head + b"data: " + data + b"\n\n"
 
 
-KEEPALIVE_COMMENT = b": keep-alive\n\n"
+def comment(text: str) -> bytes:
+    """A comment, which every client skips. What is not printable ASCII becomes ``?``."""
+    line = "".join(char if " " <= char <= "~" else "?" for char in text)
+    return f": {line}\n\n".encode()
+
+
+KEEPALIVE_COMMENT = comment("keep-alive")
