@@ -135,6 +135,8 @@ class Planner:
         prompt_tokens, window = len(ids), self.window_tokens
         if prompt_tokens == 0:
             raise BadRequest("The prompt is empty.")
+        if wanted.cap is not None and wanted.cap < 0:
+            raise BadRequest(f"max_new_tokens must be at least 0, got {wanted.cap}.")
         if prompt_tokens >= window:
             raise prompt_too_long(prompt_tokens, window)
         if wanted.cap is not None and prompt_tokens + wanted.cap > window:
@@ -159,12 +161,19 @@ class Planner:
             answer=answer,
             output=context.key.cut(prompt_tokens, prompt_tokens + len(answer.ids)),
             max_new_tokens=cap,
-            longest_prompt_tokens=longest_request_tokens(self._identity.engine) - RESERVED_TOKENS,
+            longest_prompt_tokens=self._longest_prompt_tokens,
             offer=wanted.offer,
             thinks=wanted.thinks,
             priority=wanted.priority,
             ignore_eos=wanted.ignore_eos,
         )
+
+    @property
+    def _longest_prompt_tokens(self) -> int:
+        """See :func:`serve.twin.engine_job.is_too_long`."""
+        engine, tiers = self._identity.engine, self._identity.tiers
+        room = tiers.page_floor(tiers.device_tokens) - tiers.page_tokens
+        return min(longest_request_tokens(engine) - RESERVED_TOKENS, room)
 
     def _wish(self, custom_params: dict[str, Any] | None, rule: Rule | None) -> Wish:
         """The request's own wish is nearer than the script's."""

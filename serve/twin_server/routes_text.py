@@ -112,14 +112,10 @@ class TextRoutes:
             return Response(event(refused.native_event()) + DONE, media_type="text/event-stream")
 
     async def _generate_events(self, ask: GenerateAsk, batch: Batch) -> AsyncIterator[bytes]:
-        """Each event has all that was written so far."""
+        """Each event has all that was written so far; an error of the engine is how its last one has finished."""
         readers = [TextReader(each.plan) for each in batch.generations]
         texts = [""] * len(readers)
         async for index, each in batch.changes():
-            refusal = each.refusal
-            if refusal is not None:
-                yield event(refusal.native_event())
-                break
             texts[index] += readers[index].read(each.written_tokens)
             yield event(self._generated(ask, each, texts[index], index))
         yield DONE

@@ -248,6 +248,7 @@ async def test_it_describes_the_machine(twin: Running) -> None:
         ("/v1/chat/completions", {"messages": [{"role": "user"}], "custom_params": {"twin": {"x": 1}}}, "twin"),
         ("/v1/completions", {"prompt": 7}, "$.prompt"),
         ("/generate", {}, "Either text, input_ids"),
+        ("/generate", {"text": "x", "sampling_params": {"max_new_tokens": -1}}, "at least 0, got -1"),
         ("/generate", {"input_ids": [-1]}, "no token"),
         ("/tokenize", {}, "Exactly one of"),
     ],
@@ -258,6 +259,23 @@ async def test_a_wrong_request_is_told_where(path: str, body: dict[str, Any], sa
     error = answer.json()
     assert said in error.get("message", "") + str(error.get("error", ""))
     assert twin.server.service.live == 0
+
+
+async def test_a_prompt_that_l1_cannot_hold_is_refused_by_the_scheduler(twin: Running) -> None:
+    """Within the window, so the head of a stream is a success."""
+    (token,) = (await twin.post("/tokenize", prompt="word")).json()["tokens"]
+    body = {"input_ids": [token] * 8180, "sampling_params": {"max_new_tokens": 1}}
+    said = "Input length (8180 tokens) exceeds the maximum allowed length (8128 tokens)"
+    whole = await twin.post("/generate", **body)
+    assert whole.status_code == 400
+    assert said in whole.json()["error"]["message"]
+    last, done = [data async for data in events(twin, "/generate", body | {"stream": True})]
+    finish = msgspec.json.decode(last)["meta_info"]["finish_reason"]
+    assert (finish["type"], finish["status_code"], done) == ("abort", 400, b"[DONE]")
+    assert said in finish["message"]
+    chat = {"messages": [{"role": "user", "content": "x"}], "input_ids": body["input_ids"], "stream": True}
+    error, _ = [data async for data in events(twin, "/v1/chat/completions", chat)]
+    assert said in msgspec.json.decode(error)["error"]["message"]
 
 
 async def test_what_is_no_json_and_what_is_nowhere(twin: Running) -> None:
