@@ -156,12 +156,14 @@ class TurnScheduler:
         agent = self._agents.setdefault(turn.agent, AgentBook())
         self._arrivals += 1
         waiting = Waiting(turn, now, self._arrivals)
-        reason = self._hindrance(now, waiting) or self._held_back(now, waiting)
+        own = self._hindrance(now, waiting)
+        reason = own or self._held_back(now, waiting)
         if reason is None:
             self._grant(now, waiting)
         elif agent.queued >= turn.limits.queue and turn.kind is not TurnKind.COMPACTION:
             self._forget_if_idle(turn.agent)
-            full = f"{agent.queued} turns of this agent wait already ({reason})"
+            told = own or self._held_back(now, waiting, named=False)
+            full = f"{agent.queued} turns of this agent wait already ({told})"
             self._effects.reject(turn.turn_id, Refusal.BUSY, full, agent.retry_after(now, turn))
         else:
             self._enqueue(now, waiting, reason)
