@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from governor.policy.model import Policy
+from governor.policy.model import CompressionPolicy, Policy, ShareOrTokens
 
 GOVERNED_FIELDS = frozenset(
     {
@@ -50,6 +50,7 @@ def contradictions(policy: Policy) -> Iterator[Contradiction]:
                     (("output", "thinking"), ("output", name)),
                     f"output.thinking ({output.thinking}) uses up output.{name} ({cap}): no room for the answer itself",
                 )
+    yield from _compression(policy.compression)
     for name, value in policy.request.sampling.items():
         if name in GOVERNED_FIELDS:
             yield Contradiction(
@@ -57,3 +58,41 @@ def contradictions(policy: Policy) -> Iterator[Contradiction]:
             )
         elif isinstance(value, float) and not math.isfinite(value):
             yield Contradiction((("request", "sampling", name),), f"{value} cannot be sent in a request")
+
+
+def _compression(it: CompressionPolicy) -> Iterator[Contradiction]:
+    """Only sizes of one measure can be compared here; a share and a number of tokens depend on the window."""
+    for smaller, larger, why in (
+        ("target", "trigger", "it would be due again at once"),
+        ("gain", "trigger", "no prompt at its trigger could free so much"),
+        ("recent", "target", "nothing could be left out before the target is met"),
+        ("oversized", "target", "one result alone would fill what the target leaves"),
+    ):
+        low, high = getattr(it, smaller), getattr(it, larger)
+        if is_share(low) == is_share(high) and low >= high:
+            yield Contradiction(
+                (("compression", smaller), ("compression", larger)),
+                f"compression.{smaller} ({low:g}) is not below compression.{larger} ({high:g}): {why}",
+            )
+    if (
+        is_share(it.target) == is_share(it.trigger) == is_share(it.gain)
+        and it.target < it.trigger < it.target + it.gain
+    ):
+        yield Contradiction(
+            (("compression", "gain"), ("compression", "target"), ("compression", "trigger")),
+            f"compression.gain ({it.gain:g}) is more than lies between compression.trigger ({it.trigger:g}) and "
+            f"compression.target ({it.target:g})",
+        )
+    if it.trim_target_tokens >= it.trim_over_tokens:
+        yield Contradiction(
+            (("compression", "trim_target_tokens"), ("compression", "trim_over_tokens")),
+            f"compression.trim_target_tokens ({it.trim_target_tokens}) is not below compression.trim_over_tokens "
+            f"({it.trim_over_tokens}): a trimmed result would be trimmed again",
+        )
+    if len(set(it.stages)) != len(it.stages):
+        yield Contradiction((("compression", "stages"),), "compression.stages names a stage twice")
+
+
+def is_share(value: ShareOrTokens) -> bool:
+    """Whether the value is a share of the window, not tokens."""
+    return value <= 1

@@ -31,14 +31,21 @@ class Key(msgspec.Struct, frozen=True):
         return ".".join(self.path)
 
     @property
+    def enumeration(self) -> type[StrEnum] | None:
+        """The enumeration that the value, or each item of a list, is of."""
+        kind = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
+        return kind if isinstance(kind, type) and issubclass(kind, StrEnum) else None
+
+    @property
     def choices(self) -> tuple[str, ...]:
-        """The values an enumeration allows; empty for other types."""
-        is_enum = isinstance(self.type, type) and issubclass(self.type, StrEnum)
-        return tuple(str(member) for member in self.type) if is_enum else ()
+        """The values its enumeration allows; empty for other types."""
+        return tuple(map(str, self.enumeration or ()))
 
     @property
     def type_text(self) -> str:
         """The type as a person writes it: ``integer >= 1``."""
+        if get_origin(self.type) is tuple and self.choices:
+            return f"list of {', '.join(f'`{choice}`' for choice in self.choices)}"
         return " or ".join(f"`{choice}`" for choice in self.choices) or _type_text(self.type)
 
 

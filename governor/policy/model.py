@@ -16,6 +16,7 @@ from governor.types import AgentClass, TurnKind
 
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+ShareOrTokens = Annotated[float, msgspec.Meta(gt=0, le=1_000_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 ModelName = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -36,6 +37,38 @@ class DeveloperRole(StrEnum):
     """Forwarded as they are."""
     SYSTEM = "system"
     """Sent as ``system``, merged into one leading message, order kept."""
+
+
+class CompressionMode(StrEnum):
+    """What becomes of a prompt that has grown over its trigger."""
+
+    OFF = "off"
+    """Nothing is looked at."""
+    OBSERVE = "observe"
+    """The prompt is sent as it is; what would have been done and saved is recorded."""
+    ENFORCE = "enforce"
+    """The prompt is made shorter."""
+
+
+class CompressionStage(StrEnum):
+    """One way to make a prompt shorter."""
+
+    REASONING = "reasoning"
+    """Old reasoning is left out."""
+    REPEATED = "repeated"
+    """A text that stands in a later message again is left out."""
+    SUPERSEDED = "superseded"
+    """The result of a tool call that was made again later is left out."""
+    IMAGES = "images"
+    """Old images and base64 are replaced by a line that names them."""
+    OVERSIZED = "oversized"
+    """A result larger than the room for one, even a fresh one, is cut down to what it can have."""
+    TRIM = "trim"
+    """Old results are cut down by what they are: JSON, a log, a diff, a table, code."""
+    STUB = "stub"
+    """Old results are replaced by a line that names them."""
+    DROP = "drop"
+    """The oldest rounds are left out; one message says so."""
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +109,39 @@ class ContextPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     ceiling_tokens: PositiveInt | None = None
     """Prompt + output of one turn, in tokens; unset means the engine's whole window. Enforced, never advertised below
     64,000, since Hermes refuses to start under that."""
+
+
+class CompressionPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When and how a long prompt is made shorter. The system prompt, the tools, the first and the last user message and
+    the tool calls that wait for an answer stay as they are. Shares are of the agent's window."""
+
+    mode: CompressionMode = CompressionMode.OFF
+    """Whether prompts are made shorter."""
+    trigger: ShareOrTokens = 0.8
+    """A prompt from here on is made shorter. Up to 1 a share of the window, above 1 tokens."""
+    target: ShareOrTokens = 0.5
+    """What it is brought down to, or left alone. Up to 1 a share of the window, above 1 tokens."""
+    gain: ShareOrTokens = 0.1
+    """Least that must be freed for it to be worth the lost cache. Up to 1 a share of the window, above 1 tokens."""
+    stages: tuple[CompressionStage, ...] = tuple(CompressionStage)
+    """What may be done, in this order, until the target is met."""
+    attempts: PositiveInt = 2
+    """Failures in a row after which it is not tried again until the prompt was below its trigger."""
+    cooldown_tokens: Count = 4096
+    """How much a prompt must have grown since the last attempt before the next."""
+    recent: ShareOrTokens = 0.15
+    """The newest messages, up to so much, are touched only when nothing else is left. Up to 1 a share of the window,
+    above 1 tokens."""
+    protected_tools: tuple[str, ...] = ()
+    """Tools whose results are never changed; they only leave with their round."""
+    stub_over_tokens: PositiveInt = 300
+    """Texts up to this are not worth a line in their place, by any stage."""
+    trim_over_tokens: PositiveInt = 2000
+    """Old results above this are trimmed."""
+    trim_target_tokens: PositiveInt = 800
+    """What a trimmed result may have."""
+    oversized: ShareOrTokens = 0.25
+    """The room for one result, however fresh. Up to 1 a share of the window, above 1 tokens."""
 
 
 class LimitPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,6 +218,7 @@ class Policy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``interactive``, ``normal`` or ``background``: who goes first when turns wait."""
     output: OutputPolicy = OutputPolicy()
     context: ContextPolicy = ContextPolicy()
+    compression: CompressionPolicy = CompressionPolicy()
     limits: LimitPolicy = LimitPolicy()
     share: SharePolicy = SharePolicy()
     slices: SlicePolicy = SlicePolicy()

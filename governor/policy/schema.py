@@ -58,10 +58,10 @@ def explain(key: Key) -> str:
     """What the key does, and what each of its choices does."""
     texts = explanations()
     parts = [texts[key.owner.__name__, key.field]]
-    for choice in key.choices:
-        meaning = texts.get((key.type.__name__, key.type(choice).name))
+    for member in key.enumeration or ():
+        meaning = texts.get((type(member).__name__, member.name))
         if meaning:
-            parts.append(f"`{choice}`: {meaning}")
+            parts.append(f"`{member}`: {meaning}")
     return " ".join(parts).replace("``", "`")
 
 
