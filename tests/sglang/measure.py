@@ -55,7 +55,7 @@ class Probe:
 
     async def ask(self, ids: list[int], tokens: int = 1) -> tuple[list[float], dict[str, int]]:
         """Seconds to each chunk of its answer, and how many tokens of the prompt came from which tier."""
-        sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 1.0}
+        sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0}
         body = {"input_ids": ids, "sampling_params": sampling, "stream": True}
         sent = time.monotonic()
         times: list[float] = []

@@ -264,8 +264,8 @@ def crowded_plan(seed: int = 3) -> list[Step]:
 
 
 def in_order_of(steps: list[Step], served: Sequence[Served]) -> list[Step]:
-    """The same plan, with each turn of the free-running part held back until what had happened on that engine when it was
-    sent there has happened: the order is the engine's, the times are not."""
+    """The same plan, with each turn of the free-running part held back until what had happened on that engine when it
+    was sent there has happened: the order is the engine's, the times are not."""
     seen = {each.number: each for each in served}
     ordered: list[Step] = []
     for step in steps:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import heapq
+from math import inf
 
 from serve.twin.engine import TwinEngine
-from serve.twin.engine_model import Admitted, Ask, Cached, Ended, Wrote
+from serve.twin.engine_model import Ask, Ended, Wrote
 from serve.twin.machine import Machine
 from serve.twin.tiers_key import Key
 from tests.twin.traffic import ANSWERS, Flush, Restart, Served, Step, Turn
 
 TICK_S = 0.005
-"""In which a client hears of a token and reacts."""
+"""In which a client that counts tokens hears of one and reacts."""
 _LIMIT_S = 3600.0
 
 
@@ -30,7 +31,8 @@ class TwinPlay:
         self._spoke: dict[int, float] = {}
         self._ended: dict[int, float] = {}
         self._sent: dict[int, float] = {}
-        self._cached: dict[int, Cached] = {}
+        self._counted: set[int] = set()
+        """Turns that will be aborted after some tokens."""
         self.served: list[Served] = []
 
     def run(self) -> list[Served]:
@@ -49,12 +51,13 @@ class TwinPlay:
         return self._clock_s + self._engine.now
 
     def _advance(self) -> None:
-        until = self._now + TICK_S
-        if self._engine.next_at() is None and self._ready:
-            until = max(self._now, self._ready[0][0])
-        elif self._ready:
-            until = max(self._now, min(until, self._ready[0][0]))
-        for event in self._engine.run(until - self._clock_s):
+        now, next_at = self._engine.now, self._engine.next_at()
+        until = inf if next_at is None else next_at
+        if self._ready:
+            until = min(until, self._ready[0][0] - self._clock_s)
+        if self._counted:
+            until = min(until, now + TICK_S)
+        for event in self._engine.run(max(now, until)):
             at = self._clock_s + event.at
             turn = self._by_rid[event.rid]
             match event:
@@ -62,14 +65,14 @@ class TwinPlay:
                     self._spoke.setdefault(turn.number, at)
                     if turn.stop_after_tokens is not None and event.stop >= turn.stop_after_tokens:
                         self._engine.abort(self._engine.now, turn.rid)
+                        self._counted.discard(turn.number)
                 case Ended():
                     self._end(turn, event, at)
-                case Admitted():
-                    self._cached.setdefault(turn.number, event.cached)
         self._release()
 
     def _end(self, turn: Turn, event: Ended, at: float) -> None:
         self._ended[turn.number] = at
+        self._counted.discard(turn.number)
         self._spoke.setdefault(turn.number, at)
         sent = self._sent[turn.number]
         self.served.append(
@@ -102,6 +105,8 @@ class TwinPlay:
             case Turn():
                 self._sent[step.number] = self._now
                 self._engine.submit(self._engine.now, ask_of(step))
+                if step.stop_after_tokens is not None:
+                    self._counted.add(step.number)
                 return
             case Flush():
                 assert self._engine.flush()
