@@ -25,6 +25,8 @@ from serve.engine import Endpoint, Engine, ModelCard, TurnFacts
 
 _MUCH_TEXT_BYTES = 32 * 1024
 """Takes a few milliseconds to count, exactly or not."""
+_SURE_TOKENS, _SURE_SHARE = 256, 0.05
+"""A lease may be larger than its turn by so much; beyond it memory would be kept from others by a guess."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,13 +90,16 @@ class Planner:
     async def measure(
         self, request: GenerationRequest, prompt: PromptParts, located: Located, card: ModelCard, policy: Policy
     ) -> Measure:
-        """What the turn is and how large; asks the engine to count only when the cap depends on it. Raises nothing."""
+        """What the turn is and how large; asks the engine to count only when the cap depends on it, or when the guess
+        is too wide to book memory by. Raises nothing."""
         kind = turn_kind(request)
         window = effective_window(card.window_tokens, policy)
         count = await self._count(prompt, located)
         wanted, _ = wanted_cap(policy, kind, request.requested_cap)
         tight = window is not None and count.upper + wanted > window
-        if tight and not count.exact and self._engine.capabilities.counts_prompts:
+        unsure = count.upper - count.tokens
+        wide = self._engine.continuation is not None and unsure > max(_SURE_TOKENS, count.tokens * _SURE_SHARE)
+        if (tight or wide) and not count.exact and self._engine.capabilities.counts_prompts:
             count = await self._engine.count_prompt(request.endpoint, request.json.body) or count
         return Measure(kind=kind, count=count, window_tokens=window)
 
