@@ -87,3 +87,11 @@ def test_encoded_is_read_back(text: str, name: str | None) -> None:
 def test_keepalive_is_a_comment() -> None:
     (event,) = SseSplitter().feed(sse.KEEPALIVE_COMMENT)
     assert event.is_comment
+
+
+def test_a_comment_is_one_line_of_ascii_whatever_it_is_made_of() -> None:
+    assert sse.comment("waiting 1 of 2: x") == b": waiting 1 of 2: x\n\n"
+    made = sse.comment("a\nb\r\ndata: c\x1b ü\u2028")
+    assert made == b": a?b??data: c? ??\n\n"
+    (event,) = SseSplitter().feed(made)
+    assert event.is_comment
