@@ -33,7 +33,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def queue(home: HomeOption, as_json: JsonOption = False) -> None:
-    """Show the turns that run, with what each has booked, and those that wait: place, reason, when it is their turn."""
+    """Show the turns that run, with what each has booked, and those that wait: place, reason, when they go first."""
     with told_errors():
         snapshot = msgspec.json.decode(ask(the_running(home), "/governor/state"), type=Snapshot)
         running, line = running_of(snapshot), snapshot.queue
@@ -105,7 +105,7 @@ def _running(running: Sequence[Running], now: float) -> Table:
 
 
 def _waiting(waiting: Sequence[WaitingView], now: float) -> Table:
-    table = plain_table("place", "waits", "agent", "waited", "first in", "needs", "for")
+    table = plain_table("place", "waits", "agent", "waited", "first in", "needs", "why")
     for each in waiting:
         left_s = each.due - now
         table.add_row(

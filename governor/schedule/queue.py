@@ -6,7 +6,7 @@ orders them but the prefix credit and their arrival; moments are kept in a heap 
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -45,6 +45,9 @@ class TurnQueue:
 
     def __contains__(self, turn_id: TurnId) -> bool:
         return turn_id in self._turns
+
+    def get(self, turn_id: TurnId) -> Waiting | None:
+        return self._turns.get(turn_id)
 
     def all(self) -> list[Waiting]:
         return list(self._turns.values())
@@ -134,6 +137,18 @@ class TurnQueue:
                     break
         ranked.sort(key=lambda pair: pair[0])
         yield from (waiting for _, waiting in ranked)
+
+    def position(self, turn_id: TurnId, attained: Callable[[AgentName], float]) -> int:
+        """Of a waiting turn in the order of all; 1 is looked at first."""
+        if turn_id in self._overdue:
+            return 1 + list(self._overdue).index(turn_id)
+
+        def ranked(waiting: Waiting) -> Rank:
+            return rank(waiting.turn, attained=attained(waiting.turn.agent), number=waiting.number)
+
+        own = ranked(self._turns[turn_id])
+        better = sum(bisect_left(mine, own, key=lambda entry: ranked(entry[1])) for mine in self._agents.values())
+        return 1 + better + sum(1 for waiting in self._overdue.values() if ranked(waiting) > own)
 
 
 def _place(waiting: Waiting) -> tuple[int, int, int]:

@@ -71,16 +71,17 @@ class TurnScheduler:
 
     def standings(self, now: float) -> list[Standing]:
         """The waiting turns in the order in which they are looked at, and why each waits; for display."""
-        return [self._standing(now, waiting, position) for position, waiting in enumerate(self._in_line(now), start=1)]
+        attained = partial(self._floor.service.attained, now=now)
+        in_line = self._waiting.in_order(now, attained, lambda _: True, look_ahead=None)
+        return [self._standing(now, waiting, position) for position, waiting in enumerate(in_line, start=1)]
 
     def standing(self, now: float, turn_id: TurnId) -> Standing | None:
         """Of one waiting turn, ``None`` if it does not wait; for display."""
-        if turn_id not in self._waiting:
+        waiting = self._waiting.get(turn_id)
+        if waiting is None:
             return None
-        for position, waiting in enumerate(self._in_line(now), start=1):
-            if waiting.turn.turn_id == turn_id:
-                return self._standing(now, waiting, position)
-        return None
+        attained = partial(self._floor.service.attained, now=now)
+        return self._standing(now, waiting, self._waiting.position(turn_id, attained))
 
     def on_event(self, now: float, event: SchedulerEvent) -> None:
         """Take an event; act through the effects. An event about an unknown turn changes nothing."""
@@ -347,10 +348,6 @@ class TurnScheduler:
         self._effects.pause(turn_id, reason)
 
     # Display
-
-    def _in_line(self, now: float) -> Iterator[Waiting]:
-        attained = partial(self._floor.service.attained, now=now)
-        return self._waiting.in_order(now, attained, lambda _: True, look_ahead=None)
 
     def _standing(self, now: float, waiting: Waiting, position: int) -> Standing:
         own = self._hindrance(now, waiting)

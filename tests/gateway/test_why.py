@@ -46,11 +46,11 @@ app.command()(queue_cmd.queue)
 
 
 @asynccontextmanager
-async def governor(root: Path, *, slices: bool = False) -> AsyncIterator[tuple[Governed, Running]]:
+async def governor(root: Path, *, speed: float, slices: bool = False) -> AsyncIterator[tuple[Governed, Running]]:
     """Three agents on a pool of 8,192 KV tokens."""
     policies = dict.fromkeys(AGENTS, POLICY.format(slices=str(slices).lower()))
     async with (
-        twin_server(small_machine(), speed=8.0) as twin,
+        twin_server(small_machine(), speed=speed) as twin,
         governed(twin.url, root, engine_kind="sglang", policies=policies, agents=AGENTS) as gov,
     ):
         yield gov, twin
@@ -59,7 +59,8 @@ async def governor(root: Path, *, slices: bool = False) -> AsyncIterator[tuple[G
 class Stream:
     """A chat that is read to its end, or until it is cancelled."""
 
-    def __init__(self, gov: Governed, agent: str, words: int, cap: int) -> None:
+    def __init__(self, gov: Governed, agent: str, words: int, cap: int, says: str | None = None) -> None:
+        """``says``: its whole answer; without it the answer goes on to its cap."""
         self.comments: list[str] = []
         self.data: list[str] = []
         self._body = {
@@ -67,7 +68,9 @@ class Stream:
             "messages": [{"role": "user", "content": f"{agent} " * words}],
             "max_tokens": cap,
             "stream": True,
-            "ignore_eos": True,
+            "ignore_eos": says is None,
+            "custom_params": {"twin": {} if says is None else {"text": says}},
+            "chat_template_kwargs": {"enable_thinking": False},
         }
         self.task = asyncio.create_task(self._read(gov, agent))
 
@@ -119,11 +122,11 @@ async def command(home: Home, *arguments: str) -> str:
 
 
 async def test_who_waits_for_room_is_told_why_and_so_is_the_owner(tmp_path: Path) -> None:
-    async with governor(tmp_path) as (gov, _):
+    async with governor(tmp_path, speed=1.0) as (gov, _):
         with noted(gov):
             alice = Stream(gov, "alice", 1000, 6000)
             await until(lambda: gov.governor.admission.running == 1)
-            bob = Stream(gov, "bob", 1000, 3000)
+            bob = Stream(gov, "bob", 1000, 3000, says="So it is.")
             await until(lambda: gov.governor.admission.waiting == 1)
             carol = Stream(gov, "carol", 2000, 1500)
             await until(lambda: bool(bob.comments and carol.comments and alice.data))
@@ -185,7 +188,7 @@ async def test_who_waits_for_room_is_told_why_and_so_is_the_owner(tmp_path: Path
         "ended",
     ]
     assert "agent bob, final, fresh, prompt" in explained
-    assert "truncated (length)" in explained
+    assert "ok (stop)" in explained
     assert "L1 0, L2 0, L3 0" in explained
     story = json.loads(await command(gov.home, "explain", first.turn_id, "--json"))["story"]
     offsets = [step["offset_s"] for step in story]
@@ -194,8 +197,8 @@ async def test_who_waits_for_room_is_told_why_and_so_is_the_owner(tmp_path: Path
 
 
 async def test_a_pause_is_explained_from_the_word_to_stop_to_the_going_on(tmp_path: Path) -> None:
-    async with governor(tmp_path, slices=True) as (gov, twin):
-        alice = Stream(gov, "alice", 1000, 1500)
+    async with governor(tmp_path, speed=8.0, slices=True) as (gov, twin):
+        alice = Stream(gov, "alice", 1000, 3000)
         await until(lambda: bool(alice.data))
         bob = Stream(gov, "bob", 7000, 20)
         await bob.task
@@ -225,7 +228,7 @@ async def test_a_turn_that_is_not_known_or_not_the_only_one_is_told(tmp_path: Pa
     home = Home(tmp_path)
     assert (await asyncio.to_thread(run, home, "queue")).exit_code == 3
     assert (await asyncio.to_thread(run, home, "explain", "t-1")).exit_code == 3
-    async with governor(tmp_path) as (gov, _):
+    async with governor(tmp_path, speed=40.0) as (gov, _):
         empty = await asyncio.to_thread(run, gov.home, "explain", "t-1")
         for _ in range(2):
             (await gov.chat("alice", model=MODEL, max_tokens=4)).raise_for_status()

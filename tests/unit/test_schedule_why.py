@@ -74,6 +74,21 @@ def test_all_turns_of_an_agent_are_in_line_be_they_ever_so_many() -> None:
     assert [each.waiting.turn.turn_id for each in made.standings(1.0)] == [f"b{n}" for n in range(many)]
 
 
+def test_the_place_of_one_is_its_place_among_all() -> None:
+    classes = [*AgentClass]
+    made, _ = scheduler(arrival("x", 95_000))
+    for n in range(60):
+        turn = arrival(f"t{n}", 20_000, agent=f"agent{n % 7}", agent_class=classes[n * n % 3])
+        turn = msgspec.structs.replace(turn, resident_tokens=n * 37 % 5 * 1_000, share=SharePolicy(waiting_s=n * 13.0))
+        made.on_event(float(n), turn)
+    for now in (60.0, 200.0, 600.0, 900.0):
+        made.on_event(now, TimePassed())
+        standings = made.standings(now)
+        assert [each.position for each in standings] == list(range(1, 1 + len(standings)))
+        assert [made.standing(now, each.waiting.turn.turn_id) for each in standings] == standings
+    assert len(standings) < 60  # some were sent away meanwhile
+
+
 def test_a_reason_is_that_of_the_moment() -> None:
     made, _ = scheduler(arrival("a", 50_000), arrival("b", 45_000), arrival("c", 60_000))
     reasons = [made.standings(1.0)[0].reason]
