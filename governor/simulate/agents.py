@@ -140,12 +140,13 @@ class SessionLoop:
         """Take the answer into the conversation; where it was cut, ask to go on as often as the client does."""
         wanted, cap = turn.output_tokens, turn.cap
         for left in reversed(range(self._rules.continuations + 1)):
-            if answer.end in GOOD_ENDS:
-                self._reported_tokens = answer.prompt_tokens
-                self._conversation.answered(output.cut(0, answer.written))
             wanted -= answer.written
             was_cut = answer.end is TurnEnd.LENGTH or (answer.end is TurnEnd.GAVE_UP and answer.written > 0)
-            if not was_cut or wanted <= 0 or not left:
+            goes_on = was_cut and wanted > 0 and left > 0
+            if answer.end in GOOD_ENDS or goes_on:
+                self._reported_tokens = answer.prompt_tokens
+                self._conversation.answered(output.cut(0, answer.written))
+            if not goes_on:
                 return
             self._conversation.settle(Echo.EXACT if turn.echo is Echo.EXACT else Echo.REWRITTEN)
             self._conversation.add([Piece(tokens=GO_ON_TOKENS)])

@@ -10,7 +10,7 @@ from governor.simulate.simulator import Simulation, simulate
 from governor.types import PromptShape, TurnKind
 from serve.twin.machine import Machine
 from serve.twin.trace import Client, Compaction, Echo, PieceKind, Trace, Turn
-from tests.simulated import check_rows, overlap, policies, script, small_machine, turn
+from tests.simulation import check_rows, overlap, policies, script, small_machine, turn
 
 
 @st.composite

@@ -12,7 +12,7 @@ from governor.simulate.generators import draw, turns_of
 from governor.simulate.result import CompactionEnd, TurnEnd
 from governor.types import PromptShape, TurnKind
 from serve.twin.trace import Client, Compaction, Distribution, Echo, Generator, Piece, PieceKind, Trace
-from tests.simulated import Heard, script, turn
+from tests.simulation import Heard, script, turn
 
 OK = TurnEnd.STOP
 
@@ -108,6 +108,21 @@ def test_hermes_asks_to_go_on_four_times_and_no_more() -> None:
     heard = Heard(script(turn(100, 50_000), client=Client.HERMES))
     heard.play([length(1000)] * 10)
     assert len(heard.requests) == 5
+
+
+def test_hermes_keeps_what_it_heard_of_an_answer_that_broke_off() -> None:
+    heard = Heard(script(turn(100, 5000), client=Client.HERMES))
+    heard.play([Answer(end=TurnEnd.GAVE_UP, prompt_tokens=100, written=700), OK])
+    first, second = heard.requests
+    assert (second.attempt, len(second.prompt), len(second.output)) == (1, 100 + 700 + 60, 4300)
+    assert second.prompt.cut(100, 800) == first.output.cut(0, 700)
+
+
+def test_a_plain_client_asks_again_for_an_answer_that_broke_off() -> None:
+    heard = Heard(script(turn(100, 5000)))
+    heard.play([Answer(end=TurnEnd.GAVE_UP, prompt_tokens=100, written=700), OK])
+    first, second = heard.requests
+    assert (second.attempt, second.prompt) == (2, first.prompt)
 
 
 def test_others_take_a_truncated_answer_as_it_is() -> None:

@@ -7,7 +7,7 @@ from governor.simulate.seen import Seen
 from governor.types import PromptShape
 from serve.twin.tiers_key import Key
 from serve.twin.trace import Echo, Piece, PieceKind, Shared
-from tests.simulated import turn
+from tests.simulation import turn
 
 SHARED = Shared(name="tools", tokens=1000)
 

@@ -23,7 +23,7 @@ from serve.twin.trace import (
     Turn,
     assembled,
 )
-from tests.simulated import check_rows, policies, script, small_machine, turn
+from tests.simulation import check_rows, policies, script, small_machine, turn
 
 
 def play(trace: Trace, machine: Machine | None = None, chosen: Policies | None = None) -> Result:
