@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 _FORWARDED_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta", "traceparent")
 _ATTEMPTS = 2
 """A turn that the engine did not even accept asks once more, after waiting for the engine to come back."""
+_NOT_READY = "the engine is not ready yet"
 _RESTART_S = 5
 _LAST_WORDS_S = 1.0
 
@@ -128,7 +129,8 @@ class GenerateRoute:
         turn.model, turn.stream, turn.message_count = request.model, request.stream, len(request.messages)
         policy = s.policies.policy_for(turn.agent).policy
         if not s.watch.models:  # the first engine is still on its way
-            turn.on_queued("the engine is not ready yet")
+            turn.on_queued(_NOT_READY)
+            s.admission.tell_held(turn.turn_id, turn.agent, _NOT_READY)
             async with reply.kept_alive(policy.stream, request.model, enabled=request.stream):
                 await s.watch.wait_until_met(policy.limits.hold_s)
         card = s.watch.model(request.model)

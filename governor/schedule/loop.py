@@ -114,6 +114,10 @@ class Admission:
         """Something is booked, be it only until the engine confirms that it has gone."""
         return bool(self._scheduler.ledger.held_tokens) or self._scheduler.running > 0
 
+    def tell_held(self, turn_id: TurnId, agent: AgentName, why: str) -> None:
+        """A turn waits before it can ask for a lease. That is a decision like another."""
+        self._on_decision(self._decided(Verdict.QUEUED, turn_id, agent, why))
+
     def view(self) -> QueueView:
         """Who runs, who waits for what, and what is booked, now; for display."""
         return queue_view(self._scheduler, self._clock.monotonic(), self._clock.wall())

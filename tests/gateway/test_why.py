@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from governor import instance
 from governor.cli import explain, queue_cmd
 from governor.events import TurnDecided
+from governor.gateway.server import bound_socket
 from governor.settings import Home, Secret
 from governor.types import Verdict
 from tests.harness import ADMIN_TOKEN, Governed, governed
@@ -222,6 +223,20 @@ async def test_a_pause_is_explained_from_the_word_to_stop_to_the_going_on(tmp_pa
     assert "pause asked" in explained
     assert "goes on after" in explained
     assert "paused 1x" in explained
+
+
+async def test_a_wait_for_the_first_engine_is_explained_too(tmp_path: Path) -> None:
+    policy = {"alice": "[limits]\nhold_s = 0.1\n"}
+    with bound_socket("127.0.0.1", 0) as nobody:  # takes no connection
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        async with governed(url, tmp_path, engine_kind="sglang", policies=policy, wait_ready=False) as gov:
+            answer = await gov.chat()
+            assert answer.status_code == 503
+            [row] = await gov.rows()
+    explained = await command(gov.home, "explain", row.turn_id)
+    steps = [line.split(maxsplit=3)[2] for line in explained.splitlines()[2:]]
+    assert steps == ["arrived", "queued", "ended"]
+    assert "the engine is not ready yet" in explained
 
 
 async def test_a_turn_that_is_not_known_or_not_the_only_one_is_told(tmp_path: Path) -> None:
