@@ -1,0 +1,215 @@
+"""A chat history as rounds, and what of it may be touched.
+
+A *unit* never parts: an assistant message with all results of its calls and whatever stands between them, or any other
+message by itself. A *round* begins with the user's word (consecutive ones count as one) and ends before the next.
+
+Call ids are not unique: clients use ``call_0`` in each round, or send an id on with its punctuation taken out. A result
+belongs to the latest assistant message that has its id; a result whose id is nowhere belongs to the calls it follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from governor.compress.messages import Message
+from governor.tokens.breaks import CARRIER_MARK
+
+_NOT_ALPHANUMERIC = re.compile(r"[^0-9A-Za-z]")
+_CARRIER_REACH_BYTES = 120
+"""The mark opens the content; a person who quotes it does so later."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One tool call. ``arguments`` is the text the model wrote, which need not be JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """Messages ``start`` to ``end`` (exclusive) that stay or go together."""
+
+    start: int
+    end: int
+
+
+class Round(msgspec.Struct, frozen=True):
+    """Units of one round, in order. The first round may lack a user message."""
+
+    units: tuple[Unit, ...]
+
+    @property
+    def start(self) -> int:
+        return self.units[0].start
+
+    @property
+    def end(self) -> int:
+        return self.units[-1].end
+
+
+class Rounds(msgspec.Struct, frozen=True):
+    """All messages, each in exactly one unit."""
+
+    rounds: tuple[Round, ...]
+    calls: Mapping[int, Call]
+    """By index of a result: the call it answers. Results without one are absent."""
+
+
+class Hold(IntEnum):
+    """How firmly a message is held, from not at all."""
+
+    FREE = 0
+    RECENT = 1
+    """Touched when nothing else is left."""
+    OPEN = 2
+    """A result that the model has not seen yet. Only cut down where it is too large for its room."""
+    VERBATIM = 3
+    """Never touched."""
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: Any = None
+    arguments: Any = None
+
+
+class _RawCall(msgspec.Struct):
+    id: Any = None
+    function: _Function = _Function()
+
+
+_CALLS = msgspec.json.Decoder(list[_RawCall])
+_FUNCTION = msgspec.json.Decoder(_Function)
+
+
+def calls_of(message: Message) -> list[Call]:
+    """The calls of an assistant message; those that cannot be read are left out."""
+    if not message.has_calls:
+        return []
+    try:
+        raw = _CALLS.decode(message.tool_calls) if memoryview(message.tool_calls) else []
+        if memoryview(message.function_call):
+            raw.append(_RawCall(function=_FUNCTION.decode(message.function_call)))
+    except (msgspec.MsgspecError, RecursionError):
+        return []
+    return [_call(each.id, each.function) for each in raw]
+
+
+def _call(call_id: Any, function: _Function) -> Call:
+    texts = (value if isinstance(value, str) else "" for value in (call_id, function.name, function.arguments))
+    return Call(*texts)
+
+
+def is_carrier(message: Message) -> bool:
+    """OpenClaw's snapshot of its own state, sent as a user message at the end of each request."""
+    return message.role == "user" and CARRIER_MARK in bytes(memoryview(message.content)[:_CARRIER_REACH_BYTES])
+
+
+def rounds_of(messages: Sequence[Message]) -> Rounds:
+    """Linear in the number of messages."""
+    spans: list[list[int]] = []
+    owners: dict[str, tuple[list[int], Call]] = {}
+    calls: dict[int, Call] = {}
+    waiting: list[Call] = []
+    asking: list[int] = []
+    for index, message in enumerate(messages):
+        if not message.is_result:
+            spans.append([index, index + 1])
+            if message.role == "assistant":
+                waiting, asking = calls_of(message), spans[-1]
+                for call in waiting:
+                    if call.id:
+                        owners[call.id] = owners[_bare(call.id)] = (asking, call)
+            continue
+        call_id = message.tool_call_id if isinstance(message.tool_call_id, str) else ""
+        owner = owners.get(call_id) or owners.get(_bare(call_id)) if call_id else None
+        if owner is not None:
+            span, call = owner
+        elif waiting:
+            span, call = asking, waiting[0]
+        else:
+            spans.append([index, index + 1])
+            continue
+        span[1] = index + 1
+        calls[index] = call
+        if call in waiting:
+            waiting.remove(call)
+    return Rounds(rounds=_grouped(messages, _merged(spans)), calls=calls)
+
+
+def _bare(call_id: str) -> str:
+    return call_id if call_id.isalnum() else _NOT_ALPHANUMERIC.sub("", call_id)
+
+
+def _merged(spans: list[list[int]]) -> list[Unit]:
+    """Spans that reach into one another as one."""
+    merged: list[list[int]] = []
+    for span in spans:
+        if merged and span[0] < merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], span[1])
+        else:
+            merged.append(span)
+    return [Unit(start, end) for start, end in merged]
+
+
+def _grouped(messages: Sequence[Message], units: Sequence[Unit]) -> tuple[Round, ...]:
+    groups: list[list[Unit]] = []
+    after_user = False
+    for unit in units:
+        message = messages[unit.start]
+        is_user = message.role == "user" and not is_carrier(message)
+        if not groups or (is_user and not after_user):
+            groups.append([])
+        groups[-1].append(unit)
+        after_user = is_user
+    return tuple(Round(tuple(group)) for group in groups)
+
+
+def holds_of(messages: Sequence[Message], rounds: Rounds, sizes: Sequence[int], recent_tokens: int) -> list[Hold]:
+    """How firmly each message is held.
+
+    Verbatim: instructions, the first and the last user message, all that follows the last answer or result, the
+    assistant message whose results are the last to have come. What is not a readable message, too.
+    """
+    holds = [
+        Hold.FREE if isinstance(each.role, str) and not each.is_instruction else Hold.VERBATIM for each in messages
+    ]
+    users = [index for index, each in enumerate(messages) if each.role == "user" and not is_carrier(each)]
+    for index in users[:1] + users[-1:]:
+        holds[index] = Hold.VERBATIM
+    end = len(messages)
+    while end and messages[end - 1].role != "assistant" and not messages[end - 1].is_result:
+        end -= 1
+        holds[end] = Hold.VERBATIM
+    units = [unit for round_ in rounds.rounds for unit in round_.units]
+    _hold_open(messages, units, end, holds)
+    left = recent_tokens
+    for unit in reversed(units):
+        left -= sum(sizes[unit.start : unit.end])
+        if left < 0:
+            break
+        for index in range(unit.start, unit.end):
+            holds[index] = max(holds[index], Hold.RECENT)
+    return holds
+
+
+def _hold_open(messages: Sequence[Message], units: Sequence[Unit], end: int, holds: list[Hold]) -> None:
+    """Hold the units that end at ``end`` and wait for the model: the last calls with their results, results that answer
+    no call, or an answer that the client wants continued."""
+    for unit in reversed(units):
+        if unit.start >= end:
+            continue
+        last = [messages[index] for index in range(unit.start, unit.end)]
+        is_open = any(each.is_result or each.has_calls for each in last) or end == len(messages)
+        if not is_open:
+            return
+        for index in range(unit.start, unit.end):
+            is_result = messages[index].is_result
+            holds[index] = max(holds[index], Hold.OPEN if is_result else Hold.VERBATIM)
+        if any(each.role == "assistant" for each in last):
+            return

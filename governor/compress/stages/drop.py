@@ -1,0 +1,75 @@
+"""The oldest rounds are left out, as few as will do; one message stands for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from governor.compress.draft import Draft, Left, Removal
+from governor.compress.messages import handle_of
+from governor.compress.rounds import Round
+
+_UNKNOWN_MARKER_TOKENS = 128
+"""What a marker takes at most, its numbers and its handle not being known before."""
+
+
+def oldest_removed(draft: Draft) -> Removal | None:
+    """What to leave out for the target, or as much as may be; ``None`` where nothing may.
+
+    A round goes as a whole. Of one that holds something that must stay (the first, with the task; the last, with the
+    tool calls at work) go the calls and answers, oldest first, but no word of the user.
+    """
+    gone: list[int] = []
+    need = draft.excess_tokens + _UNKNOWN_MARKER_TOKENS
+    for part in _parts(draft):
+        if need <= 0:
+            break
+        gone += part
+        need -= sum(draft.sizes[index] for index in part)
+    if not gone:
+        return None
+    everything = sorted({*gone, *_gone_before(draft)})
+    values = tuple(draft.originals[index] for index in everything)
+    handle = handle_of(*values)
+    return Removal(
+        indices=tuple(gone),
+        marker_at=everything[0],
+        marker=_marker(draft, everything, handle),
+        why=f"the oldest {len(gone):,} messages that may be left out",
+        left=Left(handle, values),
+    )
+
+
+def _parts(draft: Draft) -> Iterator[list[int]]:
+    """What goes together, oldest first."""
+    for each in draft.rounds.rounds:
+        indices = [index for index in range(each.start, each.end) if draft.raws[index] is not None]
+        if indices and all(draft.is_within_reach(index) for index in indices):
+            yield indices
+        else:
+            yield from _of_held(draft, each)
+
+
+def _of_held(draft: Draft, held: Round) -> Iterator[list[int]]:
+    for unit in held.units:
+        indices = range(unit.start, unit.end)
+        if all(draft.is_within_reach(index) and draft.messages[index].role != "user" for index in indices):
+            yield list(indices)
+
+
+def _gone_before(draft: Draft) -> Iterable[int]:
+    return (index for index, raw in enumerate(draft.raws) if raw is None)
+
+
+def _marker(draft: Draft, gone: Sequence[int], handle: str) -> bytes:
+    """A record in the role that keeps the roles alternating, and never the user's last word, which would be taken for
+    the task."""
+    absent = set(gone)
+    before = next((m.role for m in reversed(draft.messages[: gone[0]])), "")
+    user_follows = any(
+        draft.messages[index].role == "user" for index in range(gone[0], len(draft.messages)) if index not in absent
+    )
+    role = "user" if before != "user" and user_follows else "assistant"
+    text = f"[record, not a task: {len(gone):,} earlier messages of this conversation left out: {handle}]"
+    return msgspec.json.encode({"role": role, "content": text})

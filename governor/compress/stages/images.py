@@ -1,0 +1,91 @@
+"""Old images and other media, and long runs of base64 in old results. A part costs what the counter says, which for an
+image has nothing to do with the length of its base64."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from governor.compress.cuts import Note
+from governor.compress.draft import Draft, Edit, Left
+from governor.compress.messages import edit_parts, edit_texts, size_bytes, with_fields
+from governor.policy.model import CompressionStage
+from governor.wire.messages import decode
+
+_MEDIA = frozenset({"image_url", "input_image", "image", "input_audio", "audio", "video_url", "video", "file"})
+_MEDIA_TYPE = re.compile(rb"data:([\w.+-]+/[\w.+-]+)[;,]")
+_RUN = re.compile(r"(?<![A-Za-z0-9+/=\\])[A-Za-z0-9+/]{512,}+={0,2}")
+_LETTER = re.compile(r"[A-DF-Za-df-z]")
+_CHARS_A_WORD = 48
+"""Text with fewer spaces than this has long runs of something."""
+
+
+def image_edits(draft: Draft) -> Iterator[Edit]:
+    """Every old message that has media or base64, with a line in the place of each."""
+    for index, message in enumerate(draft.messages):
+        if not draft.may_edit(index):
+            continue
+        note = _Lazy(draft, index)
+        if bytes(memoryview(message.content)[:1]) == b"[":
+            content = edit_parts(message.content, lambda part, note=note: _without_media(part, note))  # type: ignore[misc]
+        elif message.is_result and draft.is_large(index) and _may_have_runs(message.content):
+            content = edit_texts(message.content, lambda text, note=note: _without_runs(text, note))  # type: ignore[misc]
+        else:
+            continue
+        raw = None if content is None else with_fields(draft.current(index), {"content": content})
+        if raw is not None:
+            left = Left(draft.handle(index), (draft.content_as_sent(index),))
+            yield Edit(stage=CompressionStage.IMAGES, index=index, raw=raw, why="old media", left=left)
+
+
+class _Lazy:
+    """A note whose handle is computed only if it is needed."""
+
+    def __init__(self, draft: Draft, index: int) -> None:
+        self._draft = draft
+        self._index = index
+
+    def about(self, what: str) -> str:
+        return Note(self._draft.handle(self._index)).about(what)
+
+
+def _without_media(part: msgspec.Raw, note: _Lazy) -> bytes | None:
+    size = size_bytes(part)
+    kind = _part_type(part)
+    if kind not in _MEDIA:
+        return None
+    named = _MEDIA_TYPE.search(bytes(memoryview(part)[:400]))
+    what = named[1].decode() if named else kind
+    return msgspec.json.encode({"type": "text", "text": note.about(f"{what} of {size:,} bytes")})
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+
+
+_PART = msgspec.json.Decoder(_Part)
+
+
+def _part_type(part: msgspec.Raw) -> str:
+    try:
+        return _PART.decode(part).type
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+
+
+def _may_have_runs(content: msgspec.Raw) -> bool:
+    raw = bytes(content)
+    return b";base64," in raw or len(raw) > _CHARS_A_WORD * (raw.count(b" ") + raw.count(b"\\n") + 1)
+
+
+def _without_runs(text: str, note: _Lazy) -> str:
+    edited = _RUN.sub(lambda run: _instead_of(run[0], note), text)
+    is_json = edited != text and text.lstrip()[:1] in {"{", "["} and decode(text.encode()) is not None
+    return text if is_json and decode(edited.encode()) is None else edited
+
+
+def _instead_of(run: str, note: _Lazy) -> str:
+    """A run of digits alone may be a number."""
+    return note.about(f"base64 of {len(run):,} characters") if _LETTER.search(run[:256]) else run

@@ -1,0 +1,39 @@
+"""Results larger than the room for one. Only this stage touches results that the model has not seen: where one of them
+fills the window, nothing else can help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from governor.compress.draft import Draft, Edit
+from governor.compress.rounds import Hold
+from governor.compress.trimming import trimmed_result
+from governor.policy.model import CompressionStage
+
+_LEAST_TOKENS = 200
+"""Less than this of a fresh result tells the model nothing."""
+
+
+def oversized_edits(draft: Draft) -> Iterator[Edit]:
+    """Each result above its room, cut down to it, the largest first. Where all else is done, the room is an equal part
+    of what the target leaves for the results that wait."""
+    waiting = [index for index, hold in enumerate(draft.holds) if hold is Hold.OPEN and not draft.is_protected(index)]
+    room = draft.limits.oversized_tokens
+    if draft.reach is Hold.OPEN and waiting:
+        room = min(room, (sum(draft.sizes[index] for index in waiting) - draft.excess_tokens) // len(waiting))
+    if room < _LEAST_TOKENS:
+        return
+    olds = [index for index, each in enumerate(draft.messages) if each.is_result and draft.may_edit(index)]
+    for index in sorted({*waiting, *olds}, key=lambda index: (-draft.sizes[index], index)):
+        if draft.sizes[index] <= room:
+            return
+        edit = trimmed_result(
+            draft,
+            index,
+            CompressionStage.OVERSIZED,
+            aim_tokens=room * 4 // 5,
+            most_tokens=room,
+            why=f"more than the room of {room:,} tokens for one result",
+        )
+        if edit is not None:
+            yield edit
