@@ -227,14 +227,16 @@ class Simulation:
     # What is decided, and what the engine tells
 
     def on_granted(self, flight: Flight) -> None:
-        self.floor.send(self.now, flight)
+        if flight.turn_id in self._asking:  # else its client has just gone, and its end is on the way
+            self.floor.send(self.now, flight)
 
     def on_held(self, flight: Flight, reason: str) -> None:
         if not flight.is_waiting:  # a paused one has its reason
             flight.begin_wait(self.now, WaitPlace.GOVERNOR, reason, self.floor.agents())
 
     def on_refused(self, flight: Flight, end: TurnEnd, reason: str, retry_after_s: int | None) -> None:
-        self._close(flight, end, reason, retry_after_s)
+        if flight.turn_id in self._asking:
+            self._close(flight, end, reason, retry_after_s)
 
     def on_pause_asked(self, flight: Flight, reason: str) -> None:
         self.floor.pause(self.now, flight, reason)

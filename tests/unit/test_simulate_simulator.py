@@ -258,3 +258,15 @@ def test_a_session_s_side_call_does_not_hold_up_another_session() -> None:
     assert len(result.of("a")) == 3
     last = result.of("a")[-1]
     assert last.prompt_tokens == 200 + 20 + 200
+
+
+def test_a_grant_that_comes_as_its_client_hangs_up_is_taken_back() -> None:
+    trace = script(
+        turn(1000, 101),  # over after 3 s
+        turn(1000, 10, session="two", after_s=1.0, patience_s=2.0),
+        client=Client.HERMES,
+    )
+    first, lost, again = play(trace, chosen=policies(trace, concurrency=1)).turns
+    assert lost.ended_s == first.ended_s
+    assert (lost.end, lost.granted_s) == (TurnEnd.GAVE_UP, None)
+    assert (again.attempt, again.end) == (2, TurnEnd.STOP)
