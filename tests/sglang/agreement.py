@@ -17,7 +17,7 @@ from tests.sglang.server import SglangServer
 from tests.twin.agreement import BOUND, Agreement
 from tests.twin.cpu_engine import small
 from tests.twin.recording import Recording
-from tests.twin.traffic import PLANS, Served, Step, turns_of
+from tests.twin.traffic import PLANS, Served, Step, in_order_of, turns_of
 from tests.twin.traffic_http import HttpPlay
 from tests.twin.traffic_twin import TwinPlay
 
@@ -53,9 +53,14 @@ def main() -> None:
         )
         if asked.record:
             recording.write(asked.record)
-    twin = TwinPlay(recording.steps, small(load_machine(asked.machine))).run()
-    agreement = Agreement(turns_of(recording.steps), recording.served, twin)
+    machine = small(load_machine(asked.machine))
+    turns = turns_of(recording.steps)
+    agreement = Agreement(turns, recording.served, TwinPlay(recording.steps, machine).run())
     print(agreement.table())
+    ordered = Agreement(
+        turns, recording.served, TwinPlay(in_order_of(recording.steps, recording.served), machine).run()
+    )
+    print(f"sent in the engine's order: {ordered.share:.1%} within a page, {ordered.tier_share:.1%} in each tier")
     sys.exit(agreement.share < BOUND)
 
 

@@ -61,7 +61,8 @@ def test_free_running_turns_find_most_of_it_in_the_same_tier(name: str) -> None:
 def test_prompts_and_answers_have_the_engine_s_lengths(name: str) -> None:
     for turn, engine, twin in agreement(name).rows:
         assert engine.prompt_tokens == twin.prompt_tokens
-        assert abs(engine.completion_tokens - twin.completion_tokens) <= (1 if turn.stop_after_tokens else 0)
+        if turn.stop_after_tokens is None:
+            assert engine.completion_tokens == twin.completion_tokens
 
 
 async def test_the_twin_s_server_says_the_same() -> None:
@@ -94,5 +95,6 @@ def test_a_wrong_model_is_found_out(wrong: Callable[[EngineSettings], EngineSett
     """An agreement that nothing could break would show nothing."""
     recording = RECORDINGS["sglang-cpu-long"]
     machine = msgspec.structs.replace(TWIN, engine=wrong(TWIN.engine))
-    found = Agreement(turns_of(recording.steps), recording.served, TwinPlay(recording.steps, machine).run())
-    assert found.tier_share < 0.9, found.table()
+    turns = [turn for turn in turns_of(recording.steps) if turn.part is not Part.FREE]
+    found = Agreement(turns, recording.served, TwinPlay(recording.steps, machine).run())
+    assert found.tier_share < BOUND, found.table()
