@@ -14,10 +14,12 @@ from governor.cli import (
     connect,
     doctor,
     engine_cmd,
+    explain,
     log,
     patch,
     plan,
     policy,
+    queue_cmd,
     replay,
     status,
     top,
@@ -41,6 +43,8 @@ app.command()(top.top)
 app.command()(chat.chat)
 app.command()(log.log)
 app.command()(log.usage)
+app.command()(queue_cmd.queue)
+app.command()(explain.explain)
 app.command()(plan.plan)
 app.command()(doctor.doctor)
 app.command()(canary.canary)
