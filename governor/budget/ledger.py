@@ -53,7 +53,8 @@ class Ledger:
     def __init__(self, capacity: Capacity = Capacity(), grace_s: float = GRACE_S) -> None:  # noqa: B008 - a frozen value
         self.capacity = capacity
         self.foreign_tokens = 0
-        """KV in use that no lease explains, by the engine's last report."""
+        """KV in use that no lease explains, by the engine's last two reports: one alone may be older than our books."""
+        self._last_excess = 0
         self._grace_s = grace_s
         self._leases: dict[TurnId, Lease] = {}
         self._shared: dict[bytes, list[int]] = {}
@@ -111,7 +112,8 @@ class Ledger:
         gone = [self._leases[turn_id].claim for turn_id in without if turn_id in self._leases]
         if total is not None:
             need = self._cost_without(claim, gone)
-            missing_tokens = need + reserve_tokens - (total - self.foreign_tokens)
+            foreign = self.foreign_tokens if self._leases else 0  # alone a turn runs; the engine knows better than we
+            missing_tokens = need + reserve_tokens - (total - foreign)
         if slots is not None:
             missing_slots = self._held_slots - sum(each.slots for each in gone) + claim.slots - slots
         return Shortage(tokens=max(0, missing_tokens), slots=max(0, missing_slots), never=never)
@@ -167,7 +169,7 @@ class Ledger:
         """The engine has started anew: nothing in it is left."""
         for turn_id in tuple(self._leases):
             self._drop(turn_id)
-        self.foreign_tokens = 0
+        self.foreign_tokens = self._last_excess = 0
 
     def reconcile(self, now: float, sight: Sight) -> list[Freed]:
         """Compare with what the engine reports. Leases that it no longer runs are freed, oldest departures first."""
@@ -186,7 +188,9 @@ class Ledger:
                     self._drop(turn_id)
         freed += self.expire(now)
         if sight.used_tokens is not None:
-            self.foreign_tokens = max(0, sight.used_tokens - self._held_tokens)
+            excess = max(0, sight.used_tokens - self._held_tokens)
+            self.foreign_tokens = min(excess, self._last_excess)
+            self._last_excess = excess
         return freed
 
     def expire(self, now: float) -> list[Freed]:

@@ -143,13 +143,13 @@ class KvScheduling(RuleBasedStateMachine):
         self.effects.paused.pop(turn_id, None)
         self.post(TurnEnded(turn_id, confirmed=turn_id not in self.lost))
 
-    @rule(drops=st.booleans())
-    def look(self, drops: bool) -> None:
-        """The engine tells its load; it may have dropped what was aborted."""
+    @rule(drops=st.booleans(), used=st.sampled_from([None, 0, 50_000, 90_000]))
+    def look(self, drops: bool, used: int | None = None) -> None:
+        """The engine tells its load; it may have dropped what was aborted, and have others' requests."""
         if drops:
             self.lost.clear()
         now = self.clock.monotonic()
-        self.post(EngineSeen(sight=Sight(asked_at=now, running=len(self.running) + len(self.lost))))
+        self.post(EngineSeen(sight=Sight(asked_at=now, running=len(self.running) + len(self.lost), used_tokens=used)))
 
     @rule()
     def engine_restarts(self) -> None:
@@ -196,7 +196,7 @@ class KvScheduling(RuleBasedStateMachine):
             return
         self.clock.advance(GRACE_S)
         self.lost.clear()
-        self.look(drops=True)
+        self.look(drops=True, used=0)
         self.time_passes(seconds=1.0)
         for _ in range(len(self.turns) * 4 + 4):
             if not self.running:

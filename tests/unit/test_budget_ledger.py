@@ -113,6 +113,8 @@ def test_an_expired_lease_is_taken_back_only_if_the_engine_runs_fewer() -> None:
 def test_what_no_lease_explains_is_foreign_and_leaves_less_room() -> None:
     books = ledger()
     books.book(claim("a", 1_000), 0.0, 60.0)
+    books.reconcile(0.5, Sight(asked_at=0.5, running=2, used_tokens=71_000))
+    assert books.foreign_tokens == 0  # it may tell of turns that have just ended
     books.reconcile(1.0, Sight(asked_at=1.0, running=2, used_tokens=61_000))
     assert books.foreign_tokens == 60_000
     assert books.shortage(claim("b", 40_000)).tokens == 1_000
@@ -157,3 +159,12 @@ def test_a_new_engine_holds_nothing() -> None:
     books.clear()
     books.check_integrity()
     assert books.held_tokens == 0
+
+
+def test_what_is_foreign_does_not_keep_a_turn_out_that_would_run_alone() -> None:
+    books = ledger()
+    for at in (1.0, 2.0):
+        books.reconcile(at, Sight(asked_at=at, running=1, used_tokens=90_000))
+    assert books.foreign_tokens == 90_000
+    books.book(claim("a", 50_000), 3.0, 60.0)
+    assert books.shortage(claim("b", 1_000))
