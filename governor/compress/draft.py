@@ -6,7 +6,7 @@ draft never grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
@@ -83,7 +83,7 @@ class Draft:
         self.rounds: Rounds = rounds_of(self.messages)
         self.holds: list[Hold] = holds_of(self.messages, self.rounds, sizes, limits.recent_tokens)
         self.reach = Hold.FREE
-        """Messages held no more firmly than this may be touched."""
+        """See :meth:`reach_to`."""
         self.marker: tuple[int, bytes] | None = None
         self.done: list[Done] = []
         self.left: dict[str, Left] = {}
@@ -91,6 +91,11 @@ class Draft:
         self.tokens = self.before_tokens
         self._handles: dict[int, str] = {}
         self._protected = self._results_of(policy.protected_tools)
+        self.within_reach: list[int] = []
+        """Messages that are there and may be left out, the oldest first."""
+        self.editable: list[int] = []
+        """Those whose content no rule holds."""
+        self.reach_to(Hold.FREE)
 
     @property
     def excess_tokens(self) -> int:
@@ -98,17 +103,22 @@ class Draft:
         goal = min(self.limits.target_tokens, self.before_tokens - self.limits.gain_tokens)
         return self.tokens - goal
 
-    def may_edit(self, index: int) -> bool:
-        """The message is there and no rule holds its content."""
-        return self.is_within_reach(index) and index not in self._protected
+    def reach_to(self, hold: Hold) -> None:
+        """From now on, messages held no more firmly than this may be touched."""
+        self.reach = hold
+        reach = min(hold, Hold.RECENT)
+        self.within_reach = [i for i, held in enumerate(self.holds) if held <= reach and self.raws[i] is not None]
+        self.editable = [index for index in self.within_reach if index not in self._protected]
 
-    def is_within_reach(self, index: int) -> bool:
-        """The message is there and may be left out."""
-        return self.raws[index] is not None and self.holds[index] <= min(self.reach, Hold.RECENT)
+    def editable_results(self, over_tokens: int) -> list[int]:
+        """Tool results of more than so many tokens among those that may be edited."""
+        sizes, messages = self.sizes, self.messages
+        return [index for index in self.editable if sizes[index] > over_tokens and messages[index].is_result]
 
-    def is_large(self, index: int) -> bool:
-        """Worth a line in its place."""
-        return self.sizes[index] > self.policy.stub_over_tokens
+    def large(self) -> list[int]:
+        """Messages worth a line in their place, the oldest first."""
+        least = self.policy.stub_over_tokens
+        return [index for index, size in enumerate(self.sizes) if size > least]
 
     def is_protected(self, index: int) -> bool:
         """The policy keeps results of this tool as they are."""
@@ -156,6 +166,7 @@ class Draft:
             self.raws[index] = None
             self.sizes[index] = 0
         self.marker = (removal.marker_at, removal.marker)
+        self.reach_to(self.reach)
         stage = CompressionStage.DROP
         self._book(Done(stage=stage, index=removal.indices[0], freed_tokens=freed, why=removal.why), removal.left)
         return True
@@ -172,6 +183,14 @@ class Draft:
                 raws.append(raw)
                 origins.append(index)
         return tuple(raws), tuple(origins)
+
+    def present(self) -> Iterator[Message]:
+        """The messages of :meth:`result`, as they are read."""
+        for index, raw in enumerate(self.raws):
+            if self.marker is not None and self.marker[0] == index:
+                yield read_message(self.marker[1])
+            if raw is not None:
+                yield self.messages[index]
 
     def _book(self, done: Done, left: Left) -> None:
         self.tokens -= done.freed_tokens

@@ -1,18 +1,18 @@
 """Cutting down JSON so that it stays JSON: fewer items of a list, fewer keys of an object, shorter texts.
 
-Values are kept as the bytes they came in, numbers and escapes included; what is missing stands as a text among the
-items, or under the key ``…`` of an object.
+Values are kept as the bytes they came in, numbers and escapes included; how much is missing stands as a text among the
+items, or under the key ``…`` of an object, and once where all of it is.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Container
 
 import msgspec
 
 from governor.compress.cuts import Note
 from governor.compress.lines import ALARMS
-from governor.compress.messages import size_bytes
 
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -49,10 +49,7 @@ class _Shape:
         return self._list(raw, depth) if first == b"[" else self._object(raw, depth)
 
     def _text(self, raw: msgspec.Raw) -> bytes:
-        try:
-            text = _TEXT.decode(raw)
-        except msgspec.DecodeError:  # half a surrogate pair, which JSON allows
-            return bytes(raw) if size_bytes(raw) <= self._chars else self._said("a text")
+        text = _TEXT.decode(raw)
         trimmed = text if len(text) <= self._chars else self._trim_text(text, self._chars, self._note)
         return bytes(raw) if trimmed == text else msgspec.json.encode(trimmed)
 
@@ -62,7 +59,9 @@ class _Shape:
             return b"[" + b",".join(self.value(item, depth + 1) for item in items) + b"]"
         first = self._items - self._items // 3
         kept = {*range(first), *range(len(items) - self._items // 3, len(items))}
-        kept.update(_alarming(items, first, most=self._items // 4 + 1))
+        words = [word for word in _ALARMS if word in bytes(raw)]
+        if words:
+            kept.update(_alarming(items, words, start=first, most=self._items // 4 + 1))
         out, previous = [], -1
         for index in [*sorted(kept), len(items)]:
             if index > previous + 1:
@@ -80,8 +79,9 @@ class _Shape:
             out.append(msgspec.json.encode(_free_key(fields)) + b":" + self._said(f"{len(fields) - len(names):,} keys"))
         return b"{" + b",".join(out) + b"}"
 
-    def _said(self, what: str) -> bytes:
-        return msgspec.json.encode(self._note.about(what))
+    @staticmethod
+    def _said(what: str) -> bytes:
+        return msgspec.json.encode(f"[{what}]")
 
 
 def trim_json(text: str, keep_chars: int, note: Note, trim_text: TextTrim) -> str | None:
@@ -104,13 +104,23 @@ def trim_json(text: str, keep_chars: int, note: Note, trim_text: TextTrim) -> st
                 return _with_handle(trimmed, note)
             items, chars = max(1, items // 2), max(16, chars // 2)
     except (msgspec.MsgspecError, RecursionError):
-        return None
+        if not _is_odd_json(text):
+            return None
     what = note.about(f"JSON of {len(text):,} characters")
     return msgspec.json.encode([what] if opening == "[" else {_MISSING_KEY: what}).decode()
 
 
 def _stripped(raw: msgspec.Raw, text: str) -> msgspec.Raw:
     return raw if text[:1] in {"[", "{"} else msgspec.Raw(text.strip().encode())
+
+
+def _is_odd_json(text: str) -> bool:
+    """JSON that our decoder refuses: half a surrogate pair, numbers beyond all bounds."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _with_handle(trimmed: str, note: Note) -> str:
@@ -130,11 +140,11 @@ def _free_key(taken: Container[str]) -> str:
     return key
 
 
-def _alarming(items: list[msgspec.Raw], start: int, most: int) -> list[int]:
+def _alarming(items: list[msgspec.Raw], words: list[bytes], *, start: int, most: int) -> list[int]:
     found: list[int] = []
     for index in range(start, min(len(items), start + _LOOKED_AT)):
         item = bytes(items[index])
-        if any(word in item for word in _ALARMS):
+        if any(word in item for word in words):
             found.append(index)
             if len(found) == most:
                 break

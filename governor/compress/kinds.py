@@ -30,11 +30,14 @@ _MARKDOWN_ROW = re.compile(r"\s*\|.*\|\s*$")
 _NUMBERED = re.compile(r"\s*\d+\s*[|:\t→]")
 SIGNATURE = re.compile(
     r"(?:\s*\d+\s*[|:\t→]\s?)?\s*(?:(?:export|public|private|protected|static|async|abstract|final|pub|unsafe|default)\s+)*"
-    r"(?:def|class|func|function|fn|struct|enum|interface|trait|impl|type|module|package|namespace|import|from|use|"
-    r"#include|const|@\w)\b"
+    r"(?:def|class|func|function|fn|struct|enum|interface|trait|impl|type|module|package|namespace|import|const)\s+[\w\"'{*]"
+    r"|(?:\s*\d+\s*[|:\t→]\s?)?\s*(?:from\s+\S+\s+import|use\s+\w+::|#include|@\w)"
 )
 """A line that declares something, in the languages that agents mostly read; line numbers before it are skipped."""
-_CODE_LINE = re.compile(r"\s*(?://|/\*|\*/|return\b|if\b.*[:{]\s*$|for\b.*[:{]\s*$|[})\]];?\s*$|.*[;{]\s*$)")
+_CODE_LINE = re.compile(
+    r"\s*(?:#|//|/\*|\*/|return\b|(?:if|for|while|else)\b.*[:{]\s*$|[})\]]+[;,]?\s*$|[\w.]+(?::\s*[\w\[\]]+)?\s*=\s|"
+    r".*[;{]\s*$)"
+)
 
 
 def kind_of(text: str) -> Kind:
@@ -47,7 +50,7 @@ def kind_of(text: str) -> Kind:
     lines = [line for line in sample.split("\n")[:_LINES] if line.strip()]
     if len(lines) >= 4 and _is_table(lines):
         return Kind.TABLE
-    if lines and _share(lines, _is_code) >= 0.3:
+    if lines and _share(lines, _is_code) >= 0.4:
         return Kind.CODE
     return Kind.LOG
 

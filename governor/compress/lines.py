@@ -1,7 +1,7 @@
 """Cutting down a text of lines: head, tail, and what stands out between them.
 
-Lines that differ only in their digits are collapsed first. Nothing is moved: what stays keeps its order, and each gap
-says how many lines are missing.
+Lines that differ only in their digits are collapsed first. Nothing is moved: what stays keeps its order, each gap says
+how many lines are missing, and the first where all of them are.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from governor.compress.kinds import SIGNATURE, Kind
 
 _DIGITS = {ord(digit): None for digit in "0123456789"}
 _FEWEST_ALIKE = 4
-_GAP_CHARS = 50
-"""What the line in place of a gap takes."""
+_GAP_CHARS = 14
+"""What the line in place of a gap takes; the first one takes a handle more."""
+_HANDLE_CHARS = 40
 _HITS = 256
 """More lines that stand out than this are not looked for, from either end."""
 ALARMS = ("rror", "RROR", "FAIL", "ailed", "ailure", "xception", "raceback", "anic", "atal", "ATAL", "arning", "WARN")
@@ -47,21 +48,20 @@ def trim_lines(text: str, keep_chars: int, kind: Kind, note: Note) -> str:
     if len(lines) < 3:
         return middle_out(text, keep_chars, note)
     if kind is Kind.LOG:
-        lines = list(_collapsed(lines))
+        lines = list(_collapsed(lines, text.translate(_DIGITS).split("\n")))
         if sum(map(len, lines)) + len(lines) <= keep_chars:
             return "\n".join([*lines, note.about("similar lines")])
     longest = max(80, keep_chars // 4)
-    lines = [line if len(line) <= longest else middle_out(line, longest - _GAP_CHARS, note) for line in lines]
-    kept = _chosen(lines, keep_chars - 2 * _GAP_CHARS, kind)
+    lines = [line if len(line) <= longest else middle_out(line, longest - _HANDLE_CHARS, note) for line in lines]
+    kept = _chosen(lines, keep_chars - _HANDLE_CHARS - 2 * _GAP_CHARS, kind)
     return "\n".join(_with_gaps(lines, kept, note))
 
 
-def _collapsed(lines: Sequence[str]) -> Iterator[str]:
+def _collapsed(lines: Sequence[str], without_digits: Sequence[str]) -> Iterator[str]:
     """Runs of lines that are alike but for their digits, each as its first, a count, its last."""
     start = 0
-    keys = [line.translate(_DIGITS) for line in lines]
     for index in range(1, len(lines) + 1):
-        if index < len(lines) and keys[index] == keys[start]:
+        if index < len(lines) and without_digits[index] == without_digits[start]:
             continue
         run = index - start
         if run < _FEWEST_ALIKE:
@@ -83,7 +83,11 @@ def _chosen(lines: Sequence[str], room: int, kind: Kind) -> list[int]:
     left = room - sum(costs[index] for index in chosen)
     between = range(len(first), len(lines) - len(last))
     standing_out = _from_both_ends(_standing_out(lines, between, kind))
-    chosen.update(_fitting(standing_out, [cost + _GAP_CHARS for cost in costs], left))
+    for index in standing_out:
+        left -= costs[index] if {index - 1, index + 1} & chosen else costs[index] + _GAP_CHARS
+        if left < 0:
+            break
+        chosen.add(index)
     return sorted(chosen)
 
 
@@ -135,11 +139,12 @@ def _from_both_ends(indices: Sequence[int]) -> Iterator[int]:
 
 
 def _with_gaps(lines: Sequence[str], kept: Sequence[int], note: Note) -> Iterator[str]:
-    previous = -1
+    previous, is_said = -1, False
     for index in [*kept, len(lines)]:
         missing = index - previous - 1
         if missing:
-            yield note.about(f"{missing:,} lines")
+            yield f"[{missing:,} lines]" if is_said else note.about(f"{missing:,} lines")
+            is_said = True
         if index < len(lines):
             yield lines[index]
         previous = index

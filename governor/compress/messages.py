@@ -60,7 +60,7 @@ def read_message(raw: bytes | msgspec.Raw) -> Message:
 
 def is_empty(value: msgspec.Raw) -> bool:
     """Absent, null, or an empty text, list or object."""
-    return len(memoryview(value)) <= 4 and bytes(value) in _NOTHING
+    return value is _ABSENT or (len(memoryview(value)) <= 4 and bytes(value) in _NOTHING)
 
 
 def size_bytes(value: msgspec.Raw) -> int:

@@ -9,6 +9,7 @@ import msgspec
 
 from governor.compress.draft import Done, Draft, Left, Raw, SizeOf
 from governor.compress.limits import Limits
+from governor.compress.messages import read_message
 from governor.compress.rounds import Hold
 from governor.compress.stages import EDITS
 from governor.compress.stages.drop import oldest_removed
@@ -99,14 +100,14 @@ def plan(
     if draft.before_tokens < limits.trigger_tokens or draft.before_tokens <= limits.target_tokens:
         return _no_plan(draft, NoPlanReason.BELOW_TRIGGER)
     for reach, stages in _passes(policy):
-        draft.reach = reach
+        draft.reach_to(reach)
         for stage in stages:
             if draft.excess_tokens > 0:
                 _run(stage, draft)
     if draft.excess_tokens > 0:
         return _no_plan(draft, NoPlanReason.ABOVE_TARGET)
     shorter, origins = draft.result()
-    rules = new_rules_broken(messages, shorter)
+    rules = new_rules_broken(map(read_message, messages), draft.present())
     if rules:
         return _no_plan(draft, NoPlanReason.INVALID, rules)
     return Plan(

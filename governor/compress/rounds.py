@@ -10,7 +10,7 @@ belongs to the latest assistant message that has its id; a result whose id is no
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -59,6 +59,8 @@ class Rounds(msgspec.Struct, frozen=True):
     rounds: tuple[Round, ...]
     calls: Mapping[int, Call]
     """By index of a result: the call it answers. Results without one are absent."""
+    users: tuple[int, ...]
+    """Indices of the user's own words, a client's carriers not among them."""
 
 
 class Hold(IntEnum):
@@ -139,7 +141,8 @@ def rounds_of(messages: Sequence[Message]) -> Rounds:
         calls[index] = call
         if call in waiting:
             waiting.remove(call)
-    return Rounds(rounds=_grouped(messages, _merged(spans)), calls=calls)
+    users = tuple(index for index, each in enumerate(messages) if each.role == "user" and not is_carrier(each))
+    return Rounds(rounds=_grouped(_merged(spans), frozenset(users)), calls=calls, users=users)
 
 
 def _bare(call_id: str) -> str:
@@ -157,12 +160,11 @@ def _merged(spans: list[list[int]]) -> list[Unit]:
     return [Unit(start, end) for start, end in merged]
 
 
-def _grouped(messages: Sequence[Message], units: Sequence[Unit]) -> tuple[Round, ...]:
+def _grouped(units: Sequence[Unit], users: Container[int]) -> tuple[Round, ...]:
     groups: list[list[Unit]] = []
     after_user = False
     for unit in units:
-        message = messages[unit.start]
-        is_user = message.role == "user" and not is_carrier(message)
+        is_user = unit.start in users
         if not groups or (is_user and not after_user):
             groups.append([])
         groups[-1].append(unit)
@@ -179,8 +181,7 @@ def holds_of(messages: Sequence[Message], rounds: Rounds, sizes: Sequence[int], 
     holds = [
         Hold.FREE if isinstance(each.role, str) and not each.is_instruction else Hold.VERBATIM for each in messages
     ]
-    users = [index for index, each in enumerate(messages) if each.role == "user" and not is_carrier(each)]
-    for index in users[:1] + users[-1:]:
+    for index in rounds.users[:1] + rounds.users[-1:]:
         holds[index] = Hold.VERBATIM
     end = len(messages)
     while end and messages[end - 1].role != "assistant" and not messages[end - 1].is_result:

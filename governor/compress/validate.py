@@ -6,12 +6,12 @@ It knows nothing of rounds or stages, so that it can judge what they made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from governor.compress.messages import Message, is_empty, read_message
+from governor.compress.messages import Message, is_empty
 from governor.wire.messages import decode
 from governor.wire.request import ROLES
 
@@ -36,22 +36,21 @@ class _Call(msgspec.Struct):
     function: _Function
 
 
+_SOUND = frozenset({"user", "assistant", "tool", "system"})
+"""With a text as content there is nothing more to ask of these."""
 _CALLS = msgspec.json.Decoder(list[_Call])
 
 
-def violations(messages: Sequence[bytes | msgspec.Raw]) -> Iterator[Violation]:
+def violations(messages: Iterable[Message]) -> Iterator[Violation]:
     """Every fault, in order."""
     awaited: set[str] = set()
     asked_at = 0
-    for index, raw in enumerate(messages):
-        message = read_message(raw)
+    for index, message in enumerate(messages):
         if message.role == "tool":
             if message.tool_call_id in awaited:
                 awaited.remove(message.tool_call_id)
             else:
                 yield Violation(index, "a result that answers no call before it")
-            if is_empty(message.content) and bytes(message.content) in {b"", b"null"}:
-                yield Violation(index, "a result without content")
         else:
             if awaited:
                 yield Violation(asked_at, "calls without results directly after them")
@@ -66,12 +65,13 @@ def violations(messages: Sequence[bytes | msgspec.Raw]) -> Iterator[Violation]:
                 yield Violation(index, "two calls with one id")
             if any(decode(call.function.arguments.encode()) is None for call in calls):
                 yield Violation(index, "arguments that are not JSON")
-        yield from _own_faults(index, message)
+        if message.role not in _SOUND or bytes(memoryview(message.content)[:1]) != b'"':
+            yield from _own_faults(index, message)
     if awaited:
         yield Violation(asked_at, "calls without results directly after them")
 
 
-def new_rules_broken(before: Sequence[bytes | msgspec.Raw], after: Sequence[bytes | msgspec.Raw]) -> tuple[str, ...]:
+def new_rules_broken(before: Iterable[Message], after: Iterable[Message]) -> tuple[str, ...]:
     """Rules that ``after`` breaks more often than ``before``."""
     broken = Counter(each.rule for each in violations(after))
     if not broken:
@@ -97,7 +97,7 @@ def _own_faults(index: int, message: Message) -> Iterator[Violation]:
         yield Violation(index, "content that is neither text nor a list")
     elif content == b"[" and not _are_parts(decode(message.content)):
         yield Violation(index, "content parts that have no type")
-    if content in {b"", b"n"} and not message.has_calls and not message.is_result:
+    if content in {b"", b"n"} and not message.has_calls:
         yield Violation(index, "neither content nor calls")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -21,8 +21,9 @@ def oldest_removed(draft: Draft) -> Removal | None:
     tool calls at work) go the calls and answers, oldest first, but no word of the user.
     """
     gone: list[int] = []
+    within_reach = frozenset(draft.within_reach)
     need = draft.excess_tokens + _UNKNOWN_MARKER_TOKENS
-    for part in _parts(draft):
+    for part in _parts(draft, within_reach):
         if need <= 0:
             break
         gone += part
@@ -41,20 +42,20 @@ def oldest_removed(draft: Draft) -> Removal | None:
     )
 
 
-def _parts(draft: Draft) -> Iterator[list[int]]:
+def _parts(draft: Draft, within_reach: Container[int]) -> Iterator[list[int]]:
     """What goes together, oldest first."""
     for each in draft.rounds.rounds:
         indices = [index for index in range(each.start, each.end) if draft.raws[index] is not None]
-        if indices and all(draft.is_within_reach(index) for index in indices):
+        if all(index in within_reach for index in indices):
             yield indices
         else:
-            yield from _of_held(draft, each)
+            yield from _of_held(draft, each, within_reach)
 
 
-def _of_held(draft: Draft, held: Round) -> Iterator[list[int]]:
+def _of_held(draft: Draft, held: Round, within_reach: Container[int]) -> Iterator[list[int]]:
     for unit in held.units:
         indices = range(unit.start, unit.end)
-        if all(draft.is_within_reach(index) and draft.messages[index].role != "user" for index in indices):
+        if all(index in within_reach and draft.messages[index].role != "user" for index in indices):
             yield list(indices)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -16,7 +17,8 @@ from governor.wire.messages import decode
 
 _MEDIA = frozenset({"image_url", "input_image", "image", "input_audio", "audio", "video_url", "video", "file"})
 _MEDIA_TYPE = re.compile(rb"data:([\w.+-]+/[\w.+-]+)[;,]")
-_RUN = re.compile(r"(?<![A-Za-z0-9+/=\\])[A-Za-z0-9+/]{512,}+={0,2}")
+_RUN = re.compile(r"(?:(?<![A-Za-z0-9+/=\\])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4}))[A-Za-z0-9+/]{512,}+={0,2}")
+"""Tried only where a run begins, or right after an escape of JSON, so that it takes linear time."""
 _LETTER = re.compile(r"[A-DF-Za-df-z]")
 _CHARS_A_WORD = 48
 """Text with fewer spaces than this has long runs of something."""
@@ -24,16 +26,14 @@ _CHARS_A_WORD = 48
 
 def image_edits(draft: Draft) -> Iterator[Edit]:
     """Every old message that has media or base64, with a line in the place of each."""
-    for index, message in enumerate(draft.messages):
-        if not draft.may_edit(index):
-            continue
-        note = _Lazy(draft, index)
+    least = draft.policy.stub_over_tokens
+    for index in draft.editable:
+        message = draft.messages[index]
+        content = None
         if bytes(memoryview(message.content)[:1]) == b"[":
-            content = edit_parts(message.content, lambda part, note=note: _without_media(part, note))  # type: ignore[misc]
-        elif message.is_result and draft.is_large(index) and _may_have_runs(message.content):
-            content = edit_texts(message.content, lambda text, note=note: _without_runs(text, note))  # type: ignore[misc]
-        else:
-            continue
+            content = edit_parts(message.content, partial(_without_media, _Lazy(draft, index)))
+        elif draft.sizes[index] > least and message.is_result and _may_have_runs(message.content):
+            content = edit_texts(message.content, partial(_without_runs, _Lazy(draft, index)))
         raw = None if content is None else with_fields(draft.current(index), {"content": content})
         if raw is not None:
             left = Left(draft.handle(index), (draft.content_as_sent(index),))
@@ -51,7 +51,7 @@ class _Lazy:
         return Note(self._draft.handle(self._index)).about(what)
 
 
-def _without_media(part: msgspec.Raw, note: _Lazy) -> bytes | None:
+def _without_media(note: _Lazy, part: msgspec.Raw) -> bytes | None:
     size = size_bytes(part)
     kind = _part_type(part)
     if kind not in _MEDIA:
@@ -80,7 +80,7 @@ def _may_have_runs(content: msgspec.Raw) -> bool:
     return b";base64," in raw or len(raw) > _CHARS_A_WORD * (raw.count(b" ") + raw.count(b"\\n") + 1)
 
 
-def _without_runs(text: str, note: _Lazy) -> str:
+def _without_runs(note: _Lazy, text: str) -> str:
     edited = _RUN.sub(lambda run: _instead_of(run[0], note), text)
     is_json = edited != text and text.lstrip()[:1] in {"{", "["} and decode(text.encode()) is not None
     return text if is_json and decode(edited.encode()) is None else edited

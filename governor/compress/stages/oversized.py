@@ -23,7 +23,7 @@ def oversized_edits(draft: Draft) -> Iterator[Edit]:
         room = min(room, (sum(draft.sizes[index] for index in waiting) - draft.excess_tokens) // len(waiting))
     if room < _LEAST_TOKENS:
         return
-    olds = [index for index, each in enumerate(draft.messages) if each.is_result and draft.may_edit(index)]
+    olds = draft.editable_results(over_tokens=room)
     for index in sorted({*waiting, *olds}, key=lambda index: (-draft.sizes[index], index)):
         if draft.sizes[index] <= room:
             return

@@ -21,8 +21,9 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 def reasoning_edits(draft: Draft) -> Iterator[Edit]:
     """Every old assistant message without its reasoning fields and without a thinking block before its text."""
-    for index, message in enumerate(draft.messages):
-        if message.role != "assistant" or not draft.may_edit(index):
+    for index in draft.editable:
+        message = draft.messages[index]
+        if message.role != "assistant":
             continue
         raw = draft.current(index)
         changes: dict[str, bytes | None] = {}

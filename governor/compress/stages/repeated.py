@@ -14,11 +14,12 @@ from governor.policy.model import CompressionStage
 
 def repeated_edits(draft: Draft) -> Iterator[Edit]:
     """Each large content that a later message has too, as a line that says so."""
-    large = [index for index, raw in enumerate(draft.raws) if raw is not None and draft.is_large(index)]
+    large = draft.large()
     newest = {draft.handle(index): index for index in large}
+    editable = frozenset(draft.editable)
     for index in large:
         later = newest[draft.handle(index)]
-        if later == index or not draft.may_edit(index):
+        if later == index or index not in editable:
             continue
         what = f"{described(draft, index)}, the same text as in a later {draft.messages[later].role} message"
         edit = with_line(draft, index, CompressionStage.REPEATED, what, "a later message has the same text")

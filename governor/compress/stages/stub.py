@@ -12,9 +12,7 @@ from governor.policy.model import CompressionStage
 
 def stub_edits(draft: Draft) -> Iterator[Edit]:
     """Each old result worth it as a line that names the call, the size and the handle."""
-    for index, message in enumerate(draft.messages):
-        if not message.is_result or not draft.is_large(index) or not draft.may_edit(index):
-            continue
+    for index in draft.editable_results(over_tokens=draft.policy.stub_over_tokens):
         what = f"{described(draft, index)}, {size_bytes(draft.content_as_sent(index)):,} bytes, left out"
         edit = with_line(draft, index, CompressionStage.STUB, what, "an old result")
         if edit is not None:

@@ -22,12 +22,13 @@ _SORTED = msgspec.json.Encoder(order="sorted")
 
 def superseded_edits(draft: Draft) -> Iterator[Edit]:
     """Each large result for which a later call with the same name and arguments has another one."""
-    results = [index for index in draft.rounds.calls if draft.raws[index] is not None and draft.is_large(index)]
+    results = [index for index in draft.large() if index in draft.rounds.calls]
     keys = {index: _key(draft.rounds.calls[index]) for index in results}
     newest = {keys[index]: index for index in results}
+    editable = frozenset(draft.editable)
     for index in results:
         later = newest[keys[index]]
-        if later == index or not draft.may_edit(index):
+        if later == index or index not in editable:
             continue
         now, then = draft.messages[later].content, draft.messages[index].content
         if size_bytes(now) < _LEAST_SHARE * size_bytes(then):

@@ -12,9 +12,7 @@ from governor.policy.model import CompressionStage
 def trim_edits(draft: Draft) -> Iterator[Edit]:
     """Each old result above ``trim_over_tokens`` with about ``trim_target_tokens`` of it left."""
     policy = draft.policy
-    for index, message in enumerate(draft.messages):
-        if not message.is_result or draft.sizes[index] <= policy.trim_over_tokens or not draft.may_edit(index):
-            continue
+    for index in draft.editable_results(over_tokens=policy.trim_over_tokens):
         edit = trimmed_result(
             draft,
             index,
