@@ -172,6 +172,16 @@ class Continuation(Protocol):
         """Tokens as text, special ones left out. Changes nothing. Raises :class:`~governor.errors.UpstreamError`."""
         ...
 
+    async def tokens_of(self, text: str) -> tuple[int, ...]:
+        """Text as tokens; a special token's name in it is that token. Changes nothing. Raises
+        :class:`~governor.errors.UpstreamError`."""
+        ...
+
+    async def thinking_end(self) -> tuple[int, ...]:
+        """What the model is given to end its reasoning and begin its answer; empty where it is not known to end it so.
+        Changes nothing. Raises :class:`~governor.errors.UpstreamError`."""
+        ...
+
 
 class Engine(Protocol):
     """A thing that generates tokens. All methods may be called concurrently from one event loop."""

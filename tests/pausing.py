@@ -9,6 +9,7 @@ import msgspec
 
 from governor.budget.claim import Claim
 from governor.clock import SystemClock
+from governor.gateway.bounds import Bounds
 from governor.gateway.pieces import Pausing, opened_in_pieces
 from governor.policy.model import LimitPolicy
 from governor.schedule.events import SchedulerEvent, TurnArrived, TurnPaused, TurnStarted, TurnWrote
@@ -65,6 +66,7 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.resumed = 0
+        self.went_on = 0
         self.flags: list[str] = []
 
     def on_paused(self, reason: str) -> None:
@@ -72,6 +74,9 @@ class Told:
 
     def on_resumed(self) -> None:
         self.resumed += 1
+
+    def on_went_on(self) -> None:
+        self.went_on += 1
 
     def note(self, flag: str) -> None:
         self.flags.append(flag)
@@ -136,7 +141,14 @@ class Played:
         return seen is Seen.CONTENT
 
 
-async def play(engine: Engine, call: EngineCall, pause_after: Sequence[int] = (), *, whole: bool = False) -> Played:
+async def play(
+    engine: Engine,
+    call: EngineCall,
+    pause_after: Sequence[int] = (),
+    *,
+    whole: bool = False,
+    bounds: Bounds | None = None,
+) -> Played:
     """The whole answer, asked to pause after so many events that show something; 0: before it has begun."""
     assert engine.continuation is not None
     played, splitter, moments = Played(), SseSplitter(), sorted(pause_after)
@@ -145,7 +157,13 @@ async def play(engine: Engine, call: EngineCall, pause_after: Sequence[int] = ()
     def claim_now(prompt_tokens: int | None, written: int) -> Claim:
         return msgspec.structs.replace(need, output_tokens=written, margin_tokens=prompt_tokens or 0)
 
-    pausing = Pausing(lease=played.scheduler.lease, listener=played.told, clock=SystemClock(), claim_now=claim_now)
+    pausing = Pausing(
+        lease=played.scheduler.lease,
+        listener=played.told,
+        clock=SystemClock(),
+        claim_now=claim_now,
+        bounds=bounds,
+    )
 
     def ask_if_due() -> None:
         if moments and played.seen.events >= moments[0] and not played.scheduler.lease.asked_to_pause.is_set():

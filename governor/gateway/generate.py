@@ -21,10 +21,11 @@ from governor.clock import Clock
 from governor.errors import ContextOverflow, GovernorError, InternalError, UpstreamRefused, UpstreamUnavailable
 from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
+from governor.gateway.bounds import LoopGuard, bounds_of
 from governor.gateway.claims import claim_now, claim_of
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.http import Receive, Scope, Send, headers_of
-from governor.gateway.pausable import can_pause
+from governor.gateway.pausable import can_continue
 from governor.gateway.pieces import Pausing, opened_in_pieces
 from governor.gateway.planner import Planner, TurnPlan, check_model, prompt_of
 from governor.gateway.relay import AnswerLimits, Relay
@@ -175,7 +176,8 @@ class GenerateRoute:
     ) -> None:
         """Wait for a lease and relay; once more if the engine was not there to accept the turn."""
         s = self._services
-        pauses = can_pause(s.engine, request, policy)
+        in_pieces = can_continue(s.engine, request)
+        pauses = in_pieces and policy.slices.enabled
         claim = claim_of(
             turn.turn_id,
             turn.agent,
@@ -202,9 +204,14 @@ class GenerateRoute:
                 turn.on_granted((turn.queued_s or 0.0) + lease.waited_s)
                 lease.confirmed = False  # until the engine's answer has come to its end
                 need = partial(claim_now, claim, policy, plan.cap.tokens)
-                pausing = Pausing(lease=lease, listener=turn, clock=s.clock, claim_now=need) if pauses else None
+                bounds = bounds_of(policy.output, s.engine.capabilities) if in_pieces else None
+                pausing, guard = None, None
+                if pauses or bounds is not None:
+                    pausing = Pausing(lease=lease, listener=turn, clock=s.clock, claim_now=need, bounds=bounds)
+                elif not in_pieces:
+                    guard = self._guard(turn, request, policy, call)
                 try:
-                    await self._relay(turn, reply, request, plan, self._open(call, request, pausing))
+                    await self._relay(turn, reply, request, plan, self._open(call, request, pausing), guard)
                     return
                 except UpstreamRefused:
                     lease.confirmed = True
@@ -216,6 +223,15 @@ class GenerateRoute:
                         raise
                 finally:
                     lease.confirmed = lease.confirmed or turn.answer.ended_well
+
+    def _guard(self, turn: Turn, request: GenerationRequest, policy: Policy, call: EngineCall) -> LoopGuard | None:
+        """For an answer that is one generation, and a stream: of a whole one nothing is seen before its end."""
+        guarded = request.stream and request.choices == 1 and self._endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS}
+        if not guarded or not policy.output.loop_chars:
+            return None
+        continuation = self._services.engine.continuation
+        abort = None if continuation is None else partial(continuation.abort, call)
+        return LoopGuard(policy.output.loop_chars, turn.note, abort)
 
     def _open(
         self, call: EngineCall, request: GenerationRequest, pausing: Pausing | None
@@ -232,8 +248,9 @@ class GenerateRoute:
         request: GenerationRequest,
         plan: TurnPlan | None,
         opened: AbstractAsyncContextManager[EngineAnswer],
+        guard: LoopGuard | None = None,
     ) -> None:
-        reader = reader_for(self._endpoint)
+        reader = reader_for(self._endpoint) if guard is None else guard.reader
         turn.answer = reader.answer
 
         def overflow(engine_message: str) -> ContextOverflow | None:
@@ -257,6 +274,7 @@ class GenerateRoute:
             strip_tiers=plan is not None and plan.edits.asks_tiers,
             overflow=overflow,
             on_first_token=turn.on_first_token,
+            guard=guard,
         )
         async with opened as answer:
             await relay.run(answer)

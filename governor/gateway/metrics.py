@@ -54,7 +54,7 @@ class Metrics:
         ttft_s: float | None,
         flags: tuple[str, ...],
     ) -> None:
-        """A turn has ended."""
+        """A turn has ended. ``flags`` may have details behind a colon; they are no label."""
         self._turns.labels(agent, kind.value if kind else "unknown", state.value).inc()
         figures = {
             "prompt": usage.prompt_tokens,
@@ -72,7 +72,7 @@ class Metrics:
         if ttft_s is not None:
             self._ttft.labels(agent).observe(ttft_s)
         for flag in flags:
-            self._flags.labels(flag).inc()
+            self._flags.labels(flag.partition(":")[0]).inc()
 
     def page(self) -> bytes:
         """The page in Prometheus's text format."""

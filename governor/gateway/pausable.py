@@ -1,10 +1,9 @@
-"""Whether an answer may be paused: whether it is the same when it is generated in several pieces. Pure."""
+"""Whether an answer is the same when it is generated in several pieces. Pure."""
 
 from __future__ import annotations
 
 import msgspec
 
-from governor.policy.model import Policy
 from governor.wire.jsonobject import JsonObject
 from governor.wire.request import GenerationRequest
 from serve.engine import Endpoint, Engine
@@ -34,10 +33,10 @@ _WHOLE_ONLY = frozenset(
 _NOTHING: tuple[object, ...] = (None, False, 0, "", [])
 
 
-def can_pause(engine: Engine, request: GenerationRequest, policy: Policy) -> bool:
-    """False where the engine cannot, the policy does not want it, or the request asks for what only one generation
-    gives."""
-    if engine.continuation is None or not policy.slices.enabled:
+def can_continue(engine: Engine, request: GenerationRequest) -> bool:
+    """Whether it may be stopped and gone on with. False where the engine cannot, or the request asks for what only one
+    generation gives."""
+    if engine.continuation is None:
         return False
     return request.endpoint is Endpoint.CHAT and request.choices == 1 and not _needs_one_piece(request.json)
 

@@ -16,12 +16,14 @@ import msgspec
 from governor.budget.claim import Claim
 from governor.clock import Clock
 from governor.errors import BadRequest, UpstreamCut, UpstreamError, UpstreamUnavailable
+from governor.gateway.bounds import Bounds
 from governor.gateway.http import EVENT_STREAM, JSON
 from governor.gateway.seams import find_seam
 from governor.schedule.loop import Lease
 from governor.wire import failures
 from governor.wire.joined import Joined
 from governor.wire.jsonobject import JsonObject
+from governor.wire.seam import Kind
 from governor.wire.sse import SseEvent, SseSplitter
 from governor.wire.whole import Whole
 from serve.engine import Continuation, Engine, EngineAnswer, EngineCall, TokenIds
@@ -45,6 +47,10 @@ class PauseListener(Protocol):
 
     def on_resumed(self) -> None: ...
 
+    def on_went_on(self) -> None:
+        """It was stopped and goes on at once."""
+        ...
+
     def note(self, flag: str) -> None:
         """An oddity, for the turn's row."""
         ...
@@ -58,6 +64,7 @@ class Pausing(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     claim_now: Callable[[int | None, int], Claim]
     """The turn's need of L1, from the tokens of its prompt now (``None``: what it was) and those it has written."""
+    bounds: Bounds | None = None
 
 
 @asynccontextmanager
@@ -95,7 +102,7 @@ class Pieces:
         self._engine = engine
         self._continuation = continuation
         self._pausing = pausing
-        self._joined = Joined()
+        self._joined = Joined(pausing.bounds)
         self._running = AsyncExitStack()
         """The generation that runs, and the task that waits for the word to stop it."""
         self._call: EngineCall
@@ -108,6 +115,8 @@ class Pieces:
         self._told_tokens = 0
         self._written = 0
         """Tokens kept of the pieces that are over."""
+        self._written_before = 0
+        """Of them, those from before the last grant."""
         self.headers: Mapping[str, str] = {}
 
     async def open(self, call: EngineCall, *, whole: bool) -> EngineAnswer:
@@ -152,7 +161,7 @@ class Pieces:
                 yield out
             if call is None:
                 return
-            await self._wait()
+            await self._wait_if_asked()
             await self._go_on(call)
 
     async def _whole(self) -> bytes:
@@ -169,15 +178,19 @@ class Pieces:
 
     async def _start(self, call: EngineCall) -> None:
         """Open a generation. It is stopped when that is asked for, be it before its head has come."""
-        self._call, self._ids, self._held_since, self._told_tokens = call, None, None, 0
+        self._call, self._ids, self._held_since = call, None, None
         self._shows = asyncio.Event()
         self._running = running = AsyncExitStack()
-        stopper = asyncio.create_task(self._stop_when_asked(call))
-        running.callback(stopper.cancel)
+        stoppers = [asyncio.create_task(self._stop_when_asked(call))]
+        if self._pausing.bounds is not None:
+            stoppers.append(asyncio.create_task(self._stop_at_bounds(call, self._pausing.bounds)))
+        for stopper in stoppers:
+            running.callback(stopper.cancel)
         try:
             self._answer = await running.enter_async_context(self._engine.open(call))
         except BaseException:
-            stopper.cancel()
+            for stopper in stoppers:
+                stopper.cancel()
             raise
 
     async def _stop_when_asked(self, call: EngineCall) -> None:
@@ -187,6 +200,16 @@ class Pieces:
         piece = self._joined.piece
         if piece.has_calls or piece.is_done:
             return  # a call is not taken apart, and its end is near
+        await self._stop(call)
+
+    async def _stop_at_bounds(self, call: EngineCall, bounds: Bounds) -> None:
+        await bounds.reached(self._continuation)
+        if not self._joined.piece.is_done:
+            await self._stop(call)
+
+    async def _stop(self, call: EngineCall) -> None:
+        """Until it has ended or is given up."""
+        piece = self._joined.piece
         piece.stop_asked = piece.holding = True
         while piece.holding:
             await self._continuation.abort(call)
@@ -210,7 +233,7 @@ class Pieces:
         if piece.held and self._is_lost():
             self._pausing.listener.note("pause_lost")
             out += self._joined.release()
-        tokens = -(-piece.generated_bytes // _BYTES_PER_TOKEN)
+        tokens = self._written - self._written_before - (-piece.generated_bytes // _BYTES_PER_TOKEN)
         if tokens - self._told_tokens >= _TOLD_EVERY_TOKENS:
             self._told_tokens = tokens
             self._pausing.lease.on_wrote(tokens)
@@ -227,15 +250,20 @@ class Pieces:
 
     async def _cut(self) -> tuple[bytes, EngineCall | None]:
         """What the client still gets of the piece that was stopped, and the call that goes on; ``None`` at the end."""
-        joined, ids = self._joined, self._ids
+        joined, ids, bounds, listener = self._joined, self._ids, self._pausing.bounds, self._pausing.listener
         out = joined.settle()
         said = joined.piece.said
+        reasoning = bool(said) and said[-1].kind is Kind.REASONING and not joined.piece.has_calls
+        if bounds is not None and bounds.loop is not None:
+            listener.note(bounds.loop.flag)
+            if await bounds.ends_answer(self._continuation, reasoning=reasoning):
+                return out + joined.ending_cut_off(), None
         if said and ids is None:
             raise UpstreamCut("The engine has stopped the answer and not told its tokens.")
         output = ids.output if ids else ()
         seam = await find_seam(self._continuation, output, said)
         if not seam.proven:
-            self._pausing.listener.note("seam_unproven")
+            listener.note("seam_unproven")
         if seam.cut.more:
             out += joined.show(said[-1].kind, seam.cut.more)
         await self._running.aclose()
@@ -244,19 +272,40 @@ class Pieces:
         self._written += len(kept)
         joined.next_piece(kept_tokens=len(kept), repeats=seam.cut.again)
         self._ids = None if ids is None else TokenIds(ids.prompt, kept)
-        if not kept or self._ids is None:
+        if self._ids is None or not said:
             return out, self._continuation.again(self._call)
         try:
-            return out, self._continuation.next(self._call, self._ids, thinking=joined.thinking)
+            call = self._continuation.next(self._call, self._ids, thinking=joined.thinking)
+            if bounds is not None and reasoning:
+                call = await self._thinking_closed(call, self._ids, bounds)
+            return out, call
         except BadRequest:
             return out + joined.ending_at_cap(), None
 
-    async def _wait(self) -> None:
-        """Give the place back and wait for another."""
+    async def _thinking_closed(self, call: EngineCall, ids: TokenIds, bounds: Bounds) -> EngineCall:
+        """``call``, which goes on with the reasoning, or the one that goes on after it where that has come to its
+        bounds. Raises :class:`BadRequest` when the cap leaves no room behind."""
+        closing = await bounds.closing(self._continuation, len(ids.output))
+        if not closing:
+            return call
+        self._ids = TokenIds(ids.prompt, (*ids.output, *closing))
+        call = self._continuation.next(self._call, self._ids, thinking=False)
+        bounds.on_closed()
+        self._written += len(closing)
+        thought = self._joined.close_thinking(len(closing))
+        self._pausing.listener.note(f"thinking_closed: at {thought} tokens")
+        return call
+
+    async def _wait_if_asked(self) -> None:
+        """Give the place back and wait for another, if somebody waits for it."""
         pausing, ids = self._pausing, self._ids
+        if not pausing.lease.asked_to_pause.is_set():
+            pausing.listener.on_went_on()
+            return
         prompt_tokens = len(ids.prompt) + len(ids.output) if ids else None
         pausing.listener.on_paused(pausing.lease.pause_reason)
         claim = pausing.claim_now(prompt_tokens, self._written)
+        self._written_before, self._told_tokens = self._written, 0
         with _cut_if(self._joined.begun):
             await pausing.lease.paused(claim, confirmed=True, clock=pausing.clock)
         pausing.listener.on_resumed()

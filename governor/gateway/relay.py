@@ -15,10 +15,12 @@ import msgspec
 
 from governor.clock import Clock
 from governor.errors import ContextOverflow, GovernorError, UpstreamCut, UpstreamError, UpstreamRefused, UpstreamTimeout
+from governor.gateway.bounds import LoopGuard
 from governor.gateway.http import EVENT_STREAM, JSON
 from governor.gateway.reply import Reply
 from governor.wire import failures, sse
 from governor.wire.answer import Reader, Seen
+from governor.wire.ending import cut_off
 from governor.wire.sse import SseEvent, SseSplitter
 from governor.wire.tiers import without_tiers
 from serve.engine import EngineAnswer
@@ -47,7 +49,8 @@ class Overflow(Protocol):
 
 
 class Relay:
-    """Relays one answer. ``strip_usage`` takes out usage-only events, ``strip_tiers`` the split of cached tokens."""
+    """Relays one answer. ``strip_usage`` takes out usage-only events, ``strip_tiers`` the split of cached tokens;
+    ``guard``, whose reader is ``reader``, ends a stream before its engine does."""
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Relay:
         strip_tiers: bool = False,
         overflow: Overflow,
         on_first_token: Callable[[], None],
+        guard: LoopGuard | None = None,
     ) -> None:
         self._reply = reply
         self._reader = reader
@@ -69,6 +73,7 @@ class Relay:
         self._strip_tiers = strip_tiers
         self._overflow = overflow
         self.on_first_token = on_first_token
+        self._guard = guard
 
     async def run(self, answer: EngineAnswer) -> None:
         """Relay to the end. Raises :class:`UpstreamError` when the answer is an error or does not end well."""
@@ -130,6 +135,9 @@ class Relay:
                 raise UpstreamTimeout("The engine began an event and did not end it.")
         if not ended and splitter.rest:  # some servers forget the last blank line
             await self._relay_events(splitter.feed(b"\n\n"))
+        if self._guard is not None and self._guard.has_cut:
+            await self._end_early(self._guard, chunks, splitter)
+            return
         if self._reader.answer.error is None and not self._reader.answer.ended_well:
             raise UpstreamCut("The engine's stream ended before its answer did.")
         await self._reply.finish()
@@ -152,6 +160,12 @@ class Relay:
             passed = self._passed(event.raw, event.data, seen)
             if passed:
                 out.append(passed)
+            if self._guard is not None and self._guard.has_cut:
+                finish = cut_off(event.data)
+                self._reader.on_data(finish)
+                out.append(sse.encode(finish))
+                ended = True
+                break
             ended = seen is Seen.ERROR or (seen is Seen.DONE and self._reader.answer.ended_well)
             if ended:
                 break
@@ -176,6 +190,14 @@ class Relay:
                 return self._reply.redacted(raw)
             case _:
                 return raw
+
+    async def _end_early(self, guard: LoopGuard, chunks: AsyncIterator[bytes], splitter: SseSplitter) -> None:
+        """After the event that says why."""
+        usage = await guard.usage_after(chunks, splitter)
+        done = b"[DONE]"
+        self._reader.on_data(done)
+        await self._reply.write((b"" if self._strip_usage else usage) + sse.encode(done))
+        await self._reply.finish()
 
     async def _drain(self, chunks: AsyncIterator[bytes]) -> None:
         """Read the end of the body, so that the connection can serve again; the client does not wait for it."""

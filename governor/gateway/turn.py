@@ -118,8 +118,13 @@ class Turn:
         )
         self._book.events.publish(event)
 
+    def on_went_on(self) -> None:
+        """The turn was stopped and goes on at once, as another generation."""
+        self.pieces = (self.pieces or 0) + 1
+
     def note(self, flag: str) -> None:
-        """An oddity, for the row. May be repeated."""
+        """An oddity, for the row: its name and, behind a colon, its details. May be repeated."""
+        flag = self._book.noted(flag)
         if flag not in self.flags:
             self.flags.append(flag)
 

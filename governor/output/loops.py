@@ -6,12 +6,17 @@ least :data:`REPEATS` times. Tables, listings and counting are not that: somethi
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import msgspec
+
+from governor.visible import visible
 
 REPEATS = 8
 _PROBE = 48
 """Last characters that are looked for further back; each place where they stand may be one period away."""
 _CANDIDATES = 16
+_SHOWN_CHARS = 60
 
 
 class Loop(msgspec.Struct, frozen=True):
@@ -20,6 +25,11 @@ class Loop(msgspec.Struct, frozen=True):
     piece: str
     times: int
     """In the characters that were looked at."""
+
+    @property
+    def flag(self) -> str:
+        """For the turn's row."""
+        return f"loop: '{visible(self.piece, _SHOWN_CHARS)}' x {self.times}"
 
 
 class LoopDetector:
@@ -61,3 +71,22 @@ def _period(text: str, longest: int) -> int | None:
             return period
         end = found + _PROBE - 1
     return None
+
+
+class AnswerLoops:
+    """The parts of one answer, each looked at by itself: a call's arguments do not go on where its text ended."""
+
+    def __init__(self, chars: int) -> None:
+        self._chars = chars
+        self._detectors: dict[Hashable, LoopDetector] = {}
+
+    def feed(self, part: Hashable, text: str) -> Loop | None:
+        """See :meth:`LoopDetector.feed`; ``part`` names what ``text`` belongs to. All of a long one is looked at."""
+        detector = self._detectors.get(part)
+        if detector is None:
+            detector = self._detectors[part] = LoopDetector(self._chars)
+        step = max(1, self._chars // REPEATS)
+        if len(text) <= step:
+            return detector.feed(text)
+        pieces = (text[at : at + step] for at in range(0, len(text), step))
+        return next((loop for loop in map(detector.feed, pieces) if loop is not None), None)

@@ -8,7 +8,7 @@ an abort is kept back, too: it ends with what the engine's parsers and detokeniz
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,6 +19,16 @@ from governor.wire.sse import SseEvent
 
 ABORTED = "abort"
 """The finish of a generation that was stopped."""
+
+
+class Watch(Protocol):
+    """Told what the client is shown, in order."""
+
+    def on_text(self, kind: Kind, text: str) -> None: ...
+
+    def on_call(self, call: Any) -> None:
+        """A piece of a tool call, as the engine wrote it."""
+        ...
 
 
 class _End(Enum):
@@ -62,7 +72,8 @@ class Piece(msgspec.Struct):
 class Joined:
     """One answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch | None = None) -> None:
+        self._watch = watch
         self.piece = Piece(is_first=True, thinking=True)
         self.begun = False
         """The client has been given something."""
@@ -144,6 +155,16 @@ class Joined:
         self.piece = Piece(is_first=False, thinking=self._thinking)
         return self.piece
 
+    def close_thinking(self, tokens: int) -> int:
+        """What follows is no reasoning: that was closed with so many tokens, which count as its own, behind what was
+        kept. To be asked for after :meth:`next_piece`; returns the tokens of reasoning that were kept."""
+        earlier = self._earlier or Written({}, 0, 0)
+        thought = earlier.reasoning_tokens
+        self._earlier = Written(earlier.usage, earlier.tokens + tokens, thought + tokens)
+        self._thinking = self.piece.thinking = False
+        self._repeats = ""
+        return thought
+
     def ending(self) -> bytes:
         """The end of the answer, which is that of its last piece."""
         return b"".join(self._ended(end, raw) for end, raw in self.piece.tail)
@@ -155,6 +176,13 @@ class Joined:
             return b""
         usage = self._head.usage(chunks.total(self._earlier.usage, self._earlier, completion=0, thought=False))
         return self._head.finish("length") + (self._extension or b"") + usage + sse.encode(b"[DONE]")
+
+    def ending_cut_off(self) -> bytes:
+        """The end of an answer whose last piece was stopped for good: as one that has reached its cap."""
+        if self._head is None:
+            return self.ending()
+        finish = self._head.finish("length")
+        return b"".join(finish if end is _End.FINISH else self._ended(end, raw) for end, raw in self.piece.tail)
 
     def _on_end(self, chunk: Chunk, raw: bytes) -> None:
         piece = self.piece
@@ -196,6 +224,9 @@ class Joined:
             self._note(kind, text)
         self.piece.has_calls = self.piece.has_calls or bool(chunk.calls)
         self.piece.generated_bytes += sum(len(msgspec.json.encode(call)) for call in chunk.calls)
+        if self._watch is not None:
+            for call in chunk.calls:
+                self._watch.on_call(call)
         self.begun = True
         return raw
 
@@ -203,6 +234,8 @@ class Joined:
         self.begun = True
         self.piece.generated_bytes += len(text.encode(errors="replace"))
         add(self.piece.said, kind, text)
+        if self._watch is not None:
+            self._watch.on_text(kind, text)
 
     def _without_repeat(self, text: str) -> str:
         """``text`` without what was shown of its first token before."""

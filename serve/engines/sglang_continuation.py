@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from governor.errors import UpstreamError
 from governor.wire.sse import SseEvent
 from serve.engine import EngineCall, TokenIds
 from serve.engines import sglang_fields as fields
+
+_END_THINK = "</think>"
+"""Of the Qwen3 and DeepSeek families. Where it is no token of its own, the model has another."""
+_END_THINK_FRAMED = f"\n{_END_THINK}\n\n"
+"""As Qwen's template writes it."""
 
 Ask = Callable[[str, str, Any], Awaitable[Any]]
 """Method, path and body to the decoded answer. Raises :class:`UpstreamError`."""
@@ -47,3 +54,25 @@ class SglangContinuation:
             raise UpstreamError("The engine (sglang) answered tokens with something else than their texts.")
         found = iter(texts)
         return [next(found) if each else "" for each in ids]
+
+    async def tokens_of(self, text: str) -> tuple[int, ...]:
+        (tokens,) = await self._tokens_of(text)
+        return tokens
+
+    async def thinking_end(self) -> tuple[int, ...]:
+        marker, framed = await self._tokens_of(_END_THINK, _END_THINK_FRAMED)
+        return framed if len(marker) == 1 else ()
+
+    async def _tokens_of(self, *texts: str) -> list[tuple[int, ...]]:
+        answer = await self._ask("POST", "/v1/tokenize", {"prompt": list(texts), "add_special_tokens": False})
+        try:
+            tokens = msgspec.convert(answer, _Tokens).tokens
+        except msgspec.ValidationError as error:
+            raise UpstreamError("The engine (sglang) answered texts with something else than their tokens.") from error
+        if len(tokens) != len(texts):
+            raise UpstreamError(f"The engine (sglang) answered {len(texts)} texts with the tokens of {len(tokens)}.")
+        return tokens
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[tuple[int, ...]]
