@@ -168,7 +168,7 @@ class SharePolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ceiling_tokens: PositiveInt | None = None
     """KV tokens that its running turns may hold together; unset means no limit. One turn alone always may run."""
     waiting_s: Seconds | None = None
-    """Longest wait before this agent's turn beats everything else; unset means 15 s for interactive, 45 s for normal
+    """Longest wait before this agent's turn beats everything else; unset means 15 s for interactive, 40 s for normal
     and 300 s for background agents."""
 
 

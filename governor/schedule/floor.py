@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from governor.budget.ledger import Ledger
@@ -12,6 +13,7 @@ from governor.schedule.slices import Candidate
 from governor.schedule.standing import Running
 from governor.types import TurnId
 
+_ROUNDING = 1e-9
 LONGEST_TURN_S = 6 * 3600.0
 
 
@@ -49,12 +51,12 @@ class Floor:
                 if claim is not None and not self.ledger.shortage(claim):
                     self.ledger.book(claim, each.granted_at, LONGEST_TURN_S)
 
-    def start(self, turn: TurnArrived, now: float) -> None:
-        """The turn runs from now on; its room is booked."""
+    def start(self, turn: TurnArrived, now: float, *, stops: int = 0) -> None:
+        """The turn runs from now on; its room is booked. ``stops``: it was stopped so often before its first token."""
         if turn.claim is not None:
-            self.ledger.book(turn.claim, now, LONGEST_TURN_S)
+            self.ledger.book(self.ledger.at_most(turn.claim), now, LONGEST_TURN_S)
         self.service.hold(turn.agent, now, turn.tokens / turn.share.weight)
-        self.running[turn.turn_id] = Running(turn, now)
+        self.running[turn.turn_id] = Running(turn, now, now, stops)
         self._sessions[turn.session or ""] += 1
 
     def stop(self, turn_id: TurnId, now: float, *, confirmed: bool) -> Running | None:
@@ -62,11 +64,26 @@ class Floor:
         running = self.running.pop(turn_id, None)
         if running is None:
             return None
+        if not running.started:
+            self._next_prefill(now)
         turn = running.turn
         self.ledger.release(turn_id, now, confirmed=confirmed)
         self.service.hold(turn.agent, now, -turn.tokens / turn.share.weight)
         self._sessions -= Counter((turn.session or "",))
         return running
+
+    def on_started(self, turn_id: TurnId, now: float) -> None:
+        """Its first token is there."""
+        running = self.running.get(turn_id)
+        if running is not None and not running.started:
+            running.started, running.since = True, now
+            self._next_prefill(now)
+
+    def _next_prefill(self, now: float) -> None:
+        """Whichever comes next, the engine has not worked on it before."""
+        for each in self.running.values():
+            if not each.started:
+                each.since = now
 
     def runs_session(self, session: str) -> bool:
         return session in self._sessions
@@ -85,7 +102,9 @@ class Floor:
         return [
             Candidate(
                 turn=each.turn,
-                ran_s=now - each.granted_at,
+                granted_at=each.granted_at,
+                quanta=(now - each.since) / each.turn.slices.quantum_s,
+                stops=each.stops,
                 attained=self.service.attained(each.turn.agent, now),
                 started=each.started,
             )
@@ -106,7 +125,7 @@ class Floor:
         running = self.running.values()
         moments = [each.granted_at + each.turn.slices.yield_after_s for each in running if not each.started]
         if moments or somebody_waits:
-            moments += [each.granted_at + each.turn.slices.quantum_s for each in running]
+            moments += [_next_quantum(each, now) for each in running]
         return min((moment for moment in moments if moment > now), default=None)
 
     def check_integrity(self) -> None:
@@ -117,3 +136,9 @@ class Floor:
         if +self._sessions != Counter(each.turn.session or "" for each in self.running.values()):
             raise AssertionError("running conversations are booked wrong")
         self.ledger.check_integrity()
+
+
+def _next_quantum(running: Running, now: float) -> float:
+    """When it will next have run for a whole number of quanta."""
+    quantum_s = running.turn.slices.quantum_s
+    return running.since + quantum_s * (math.floor((now - running.since) / quantum_s + _ROUNDING) + 1)

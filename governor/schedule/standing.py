@@ -7,12 +7,17 @@ import msgspec
 from governor.schedule.events import TurnArrived
 from governor.types import AgentClass
 
-WAITING_S = {AgentClass.INTERACTIVE: 15.0, AgentClass.NORMAL: 45.0, AgentClass.BACKGROUND: 300.0}
+WAITING_S = {AgentClass.INTERACTIVE: 15.0, AgentClass.NORMAL: 40.0, AgentClass.BACKGROUND: 300.0}
 
 
 class Running(msgspec.Struct):
     turn: TurnArrived
     granted_at: float
+    since: float
+    """From when on its quantum counts: from its first token; before that, from when the engine, which prefills one
+    prompt after the other, could turn to it at the earliest."""
+    stops: int
+    """How often it was stopped before its first token, in a row."""
     started: bool = False
     pausing: bool = False
 
@@ -23,6 +28,8 @@ class Waiting(msgspec.Struct):
     number: int
     """Counts arrivals; one that waits again has a new one."""
     resumed: bool = False
+    stops: int = 0
+    """How often it was stopped before its first token, in a row."""
 
     @property
     def due(self) -> float:

@@ -32,6 +32,7 @@ from governor.schedule.events import (
     TurnWrote,
 )
 from governor.schedule.floor import Floor
+from governor.schedule.pace import Pace
 from governor.schedule.queue import TurnQueue
 from governor.schedule.slices import Waiter, for_room, for_turn_in_engine
 from governor.schedule.standing import Running, Standing, Waiting
@@ -53,6 +54,7 @@ class TurnScheduler:
         self._arrivals = 0
         self._changed = True
         """Something has happened since the last look that may let somebody in."""
+        self._pace = Pace()
         self._opens_at: float | None = None
         """When time alone will."""
 
@@ -90,8 +92,7 @@ class TurnScheduler:
                 self._on_wrote(now, turn_id, tokens)
                 return  # like the next one it makes nobody else able to run
             case TurnStarted(turn_id):
-                if turn_id in self._floor.running:
-                    self._floor.running[turn_id].started = True
+                self._floor.on_started(turn_id, now)
                 return
             case TurnArrived():
                 due = self.next_deadline(now)
@@ -125,6 +126,7 @@ class TurnScheduler:
             moments.append(self._opens_at)
         if self._floor.engine.pauses:
             moments.append(self._floor.next_moment(now, somebody_waits=bool(self._waiting)))
+            moments.append(self._pace.next_moment(now))
         return min((moment for moment in moments if moment is not None), default=None)
 
     def check_integrity(self) -> None:
@@ -179,7 +181,8 @@ class TurnScheduler:
         left = 0 if stopped.started else stopped.turn.prefill_tokens  # at most: its chunks are cached
         turn = msgspec.structs.replace(stopped.turn, claim=claim, new_tokens=left)
         self._agents.setdefault(turn.agent, AgentBook())
-        self._enqueue(now, Waiting(turn, now, self._arrivals, resumed=True), "paused, so that others can run")
+        waiting = Waiting(turn, now, self._arrivals, resumed=True, stops=0 if stopped.started else stopped.stops + 1)
+        self._enqueue(now, waiting, "paused, so that others can run")
 
     def _on_wrote(self, now: float, turn_id: TurnId, tokens: int) -> None:
         """Reserve ahead of what is written; where there is no room for more, somebody makes it."""
@@ -233,6 +236,7 @@ class TurnScheduler:
     def _grant_all(self, now: float) -> None:
         if not self._waiting or self._floor.is_full():
             return
+        passes = False
         for waiting in self._ordered(now):
             if self._floor.is_full():
                 return
@@ -242,8 +246,12 @@ class TurnScheduler:
                 self._agents[waiting.turn.agent].queued -= 1
                 self._waiting.remove(waiting.turn.turn_id)
                 self._grant(now, waiting)
+                if not passes:
+                    self._pace.on_first_granted(waiting.turn.turn_id, now)
             elif self._waiting.is_overdue(waiting):
                 return  # what becomes free is for this one
+            else:
+                passes = True
 
     def _ordered(self, now: float) -> Iterator[Waiting]:
         attained = partial(self._floor.service.attained, now=now)
@@ -295,7 +303,7 @@ class TurnScheduler:
         agent.running += 1
         if not waiting.resumed:
             agent.note_grant(now)
-        self._floor.start(turn, now)
+        self._floor.start(turn, now, stops=waiting.stops)
         self._window.on_granted(turn.agent, now)
         free = self.ledger.free_tokens
         room = "" if free is None or turn.claim is None else f"; {turn.claim.tokens:,} KV tokens booked, {free:,} free"
@@ -310,7 +318,7 @@ class TurnScheduler:
     # Pausing
 
     def _pause_for_waiting(self, now: float) -> None:
-        if not self._waiting or all(c.ran_s < c.turn.slices.quantum_s for c in self._floor.candidates(now)):
+        if not self._waiting or all(c.quanta < 1 for c in self._floor.candidates(now)):
             return
         going = self._floor.pausing
         for waiting in self._ordered(now):
@@ -319,7 +327,8 @@ class TurnScheduler:
                 continue
             if not self._window.admits(turn.agent, now):
                 continue
-            if not self._floor.would_fit(turn, going):  # else it has been seen to
+            seen_to = self._floor.would_fit(turn, going)
+            if not seen_to and self._pace.stands_still(now, turn.slices.yield_after_s):
                 self._make_room_for(now, waiting, going)
             return  # one at a time: what becomes free is for the first in order
 
@@ -329,6 +338,7 @@ class TurnScheduler:
         candidates = self._floor.candidates(now)
         reason = f"{turn.agent} has waited {now - waiting.since:.0f} s: {self._hindrance(now, waiting)}"
         for victim in for_room(candidates, waiter, lambda out: self._floor.would_fit(turn, (*going, *out))):
+            self._pace.on_helped(turn.turn_id)
             self._pause(victim, reason)
 
     def _pause_for_stuck(self, now: float) -> None:
@@ -339,7 +349,7 @@ class TurnScheduler:
             waited = now - each.granted_at
             attained = self._floor.service.attained(each.turn.agent, now)
             waiter = Waiter(turn=each.turn, attained=attained, overdue=False)
-            for victim in for_turn_in_engine([c for c in candidates if c.ran_s > waited], waiter):
+            for victim in for_turn_in_engine([c for c in candidates if c.granted_at < each.granted_at], waiter):
                 self._pause(victim, f"its prefill has kept {each.turn.agent} waiting in the engine for {waited:.0f} s")
                 return
 
