@@ -84,7 +84,9 @@ class Whole:
 
 
 def _finish_of(chunk: Chunk, data: bytes) -> dict[str, Any]:
-    """Why it ended, and what the engine adds to that in the same place."""
+    """Why it ended, and by what token or text; a plain answer does not tell that of calls."""
     choice = msgspec.json.decode(data)["choices"][0]
-    added = {"matched_stop": choice["matched_stop"]} if "matched_stop" in choice else {}
-    return {"finish_reason": chunk.finish_reason, **added}
+    finish: dict[str, Any] = {"finish_reason": chunk.finish_reason}
+    if "matched_stop" in choice:
+        finish["matched_stop"] = None if chunk.finish_reason == "tool_calls" else choice["matched_stop"]
+    return finish
