@@ -131,7 +131,7 @@ class Admission:
     def scan(self, queue: WaitingQueue, reader: StorageReader, now: float) -> bool:
         """Look at those who wait, in order. Returns whether the engine is full: then it is of no use to look again
         before somebody has left."""
-        preempts = self.settings.priority_scheduling
+        preempts = self.settings.preempts
         goes_on = self.chunked is not None
         full = False
         for job in list(queue):

@@ -39,10 +39,18 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Decode steps between two chunks of prefill while somebody decodes; ``None``: a prefill is not interrupted."""
     queue_policy: QueuePolicy = QueuePolicy.FCFS
     priority_scheduling: bool = False
+    priority_preemption: bool = True
+    """Only with priorities; ``--disable-priority-preemption`` takes it away, and with it the look at the queue at every
+    step."""
     lower_priority_first: bool = False
     schedule_conservativeness: float = 1.0
     accept_length: float = 1.0
     """Tokens one decode step yields per request: above 1 with speculation."""
+
+    @property
+    def preempts(self) -> bool:
+        """``enable_priority_preemption`` (``scheduler.py:1469``)."""
+        return self.priority_scheduling and self.priority_preemption
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

@@ -106,7 +106,7 @@ class Scheduler:
 
     def looks_at(self, now: float) -> float:
         """When those who wait are looked at again while others decode; infinity: not before one of these leaves."""
-        is_looked_at = not self._full or self.settings.priority_scheduling
+        is_looked_at = not self._full or self.settings.preempts
         return self.wakes_at(now) if self.queue.jobs and is_looked_at else inf
 
     # Coming and going
@@ -208,11 +208,11 @@ class Scheduler:
     # Prefill
 
     def _prefill(self, now: float) -> Prefill | None:
-        if self.settings.priority_scheduling or not self.running:
+        if self.settings.preempts or not self.running:
             self._full = False
         if (self._full or not self.queue.jobs) and self.chunked is None:
             return None
-        has_place = len(self.running) < self.running_limit or self.settings.priority_scheduling
+        has_place = len(self.running) < self.running_limit or self.settings.preempts
         if not has_place and self.chunked is None:
             self._full = True
             return None
@@ -333,7 +333,7 @@ class Scheduler:
         but once the ratio falls no more, no step leaves more room than there was."""
         if self.chunked is not None:
             return True
-        if self._full and not (self.settings.priority_scheduling and self.ratio.is_falling):
+        if self._full and not (self.settings.preempts and self.ratio.is_falling):
             return False
         return any(each.read is None for each in self.queue)
 

@@ -37,6 +37,7 @@ PROFILE_ENGINE = EngineSettings(
     chunked_prefill_tokens=2048,
     prefill_decode_interval=1,
     priority_scheduling=True,
+    priority_preemption=False,
 )
 
 

@@ -66,9 +66,10 @@ def test_no_more_than_4096_tokens_are_expected_of_anybody() -> None:
     assert admitted(events) == {"a": 0.0, "b": 100.0, "c": 3_049.0}
 
 
-def test_nobody_is_looked_at_before_somebody_leaves() -> None:
+@pytest.mark.parametrize("priorities", [{}, {"priority_scheduling": True, "priority_preemption": False}])
+def test_nobody_is_looked_at_before_somebody_leaves(priorities: dict[str, bool]) -> None:
     """The expectation falls with each step, and b would fit long before a ends."""
-    twin = engine(schedule_conservativeness=1.4)
+    twin = engine(schedule_conservativeness=1.4, **priorities)
     twin.submit(0.0, ask("a", 100, 600))
     twin.submit(0.5, ask("b", 320, 10))
     events = run_out(twin)
