@@ -83,6 +83,7 @@ class Identity:
             "schedule_policy": engine.queue_policy.value,
             "schedule_conservativeness": engine.schedule_conservativeness,
             "enable_priority_scheduling": engine.priority_scheduling,
+            "disable_priority_preemption": not engine.priority_preemption,
             "schedule_low_priority_values_first": engine.lower_priority_first,
             "radix_eviction_policy": tiers.eviction.value,
             "disable_radix_cache": False,

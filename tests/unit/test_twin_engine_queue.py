@@ -67,7 +67,7 @@ def test_no_more_than_4096_tokens_are_expected_of_anybody() -> None:
 
 
 @pytest.mark.parametrize("priorities", [{}, {"priority_scheduling": True, "priority_preemption": False}])
-def test_nobody_is_looked_at_before_somebody_leaves(priorities: dict[str, bool]) -> None:
+def test_nobody_is_looked_at_before_somebody_leaves(priorities: dict[str, Any]) -> None:
     """The expectation falls with each step, and b would fit long before a ends."""
     twin = engine(schedule_conservativeness=1.4, **priorities)
     twin.submit(0.0, ask("a", 100, 600))
