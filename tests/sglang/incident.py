@@ -116,10 +116,10 @@ async def ask(client: httpx.AsyncClient, messages: list[dict[str, str]], tokens:
     return turn
 
 
-async def play(clients: dict[str, httpx.AsyncClient], *, hog_tokens: int, turns: int) -> Played:
-    """All agents, to the end of their work."""
+async def play(clients: dict[str, httpx.AsyncClient], *, seed: int, hog_tokens: int, turns: int) -> Played:
+    """All agents, to the end of their work. Another seed has other prompts, which no tier has seen."""
     began = time.monotonic()
-    rng = random.Random(7)  # noqa: S311 - prompts
+    rng = random.Random(seed)  # noqa: S311 - prompts
     contexts = {name: words(rng, SMALL_CONTEXT_WORDS) for name in SMALL}
     hog_context = words(rng, HOG_CONTEXT_WORDS)
     growth = {name: [words(rng, GROWTH_WORDS) for _ in range(turns)] for name in SMALL}
@@ -156,13 +156,13 @@ async def both(url: str, folder: Path, *, hog_tokens: int, turns: int) -> tuple[
     """Without and with the governor, and the rows of its turn log."""
     async with direct(url) as clients:
         await ask(clients[HOG], [{"role": "user", "content": "warm up"}], 4)
-        without = await play(clients, hog_tokens=hog_tokens, turns=turns)
+        without = await play(clients, seed=1, hog_tokens=hog_tokens, turns=turns)
         (await clients[HOG].post("/flush_cache", params={"timeout": 10})).raise_for_status()
     names = (HOG, *SMALL)
     policies = dict.fromkeys(names, POLICY)
     async with governed(url, folder, engine_kind="sglang", agents=names, policies=policies) as gov:
         through = {name: gov.client(name) for name in names}
-        governed_run = await play(through, hog_tokens=hog_tokens, turns=turns)
+        governed_run = await play(through, seed=2, hog_tokens=hog_tokens, turns=turns)
         for client in through.values():
             await client.aclose()
         rows = await gov.rows()
