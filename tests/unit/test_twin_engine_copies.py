@@ -233,7 +233,7 @@ def test_the_disk_is_asked_again_for_what_was_lost_while_it_waited() -> None:
 def test_a_copy_made_at_once_holds_nobody_back() -> None:
     """While c decodes, nobody is looked at again before somebody leaves."""
     twin = engine(costing(), tiers={"device_tokens": 300, "host_tokens": 2000})
-    twin.submit(0.0, ask("a", 150, 10))
+    twin.submit(0.0, ask("a", 150, 25))
     twin.submit(0.0, ask("c", 50, 60))
     twin.submit(1.0, ask("b", 150, 10))
     events = run_out(twin)
