@@ -1,4 +1,4 @@
-"""One long answer beside three small agents, on the real engine: nobody stands still, and nothing takes longer for it."""
+"""One long answer beside three small agents, on the real engine: nobody stands still, nothing takes longer for it."""
 
 from __future__ import annotations
 
