@@ -58,7 +58,10 @@ def machine(module: str) -> Machine:
     )
 
 
-def described(where: Machine) -> str:
+def described(where: Machine | str) -> str:
+    """A text stands for itself: figures that do not depend on the machine that they were made on."""
+    if isinstance(where, str):
+        return where
     packages = ", ".join(f"{name} {number}" for name, number in where.packages.items())
     return (
         f"{where.started_at}, {where.cores} cores of {where.processor}, {where.memory_gib:g} GiB, {where.system}, "
@@ -66,7 +69,7 @@ def described(where: Machine) -> str:
     )
 
 
-def print_sheets(sheets: Sequence[Sheet], where: Machine, console: Console) -> None:
+def print_sheets(sheets: Sequence[Sheet], where: Machine | str, console: Console) -> None:
     for sheet in sheets:
         table = Table(title=sheet.title, title_justify="left", caption=sheet.note or None, caption_justify="left")
         for column in sheet.columns:
@@ -77,7 +80,7 @@ def print_sheets(sheets: Sequence[Sheet], where: Machine, console: Console) -> N
     console.print(described(where), soft_wrap=True, highlight=False)
 
 
-def markdown(sheets: Sequence[Sheet], where: Machine) -> str:
+def markdown(sheets: Sequence[Sheet], where: Machine | str) -> str:
     """The tables as the documentation keeps them."""
     parts = [described(where)]
     for sheet in sheets:
