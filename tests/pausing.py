@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -148,8 +149,11 @@ async def play(
     *,
     whole: bool = False,
     bounds: Bounds | None = None,
+    lost_after_s: float = 5.0,
+    ask_when: Callable[[], bool] = lambda: False,
 ) -> Played:
-    """The whole answer, asked to pause after so many events that show something; 0: before it has begun."""
+    """The whole answer, asked to pause after so many events that show something (0: before it has begun), and once
+    when ``ask_when`` holds."""
     assert engine.continuation is not None
     played, splitter, moments = Played(), SseSplitter(), sorted(pause_after)
     need = Claim(turn_id=TURN, agent=AgentName("alice"))
@@ -163,6 +167,7 @@ async def play(
         clock=SystemClock(),
         claim_now=claim_now,
         bounds=bounds,
+        lost_after_s=lost_after_s,
     )
 
     def ask_if_due() -> None:
@@ -170,6 +175,12 @@ async def play(
             moments.pop(0)
             played.scheduler.ask()
 
+    async def ask_once() -> None:
+        while not ask_when():  # noqa: ASYNC110 - an engine tells nobody
+            await asyncio.sleep(0.002)
+        played.scheduler.ask()
+
+    asking = asyncio.create_task(ask_once())
     ask_if_due()
     async with opened_in_pieces(engine, engine.continuation, call, pausing, whole=whole) as answer:
         assert answer.status == 200
@@ -178,4 +189,5 @@ async def play(
             for event in () if whole else splitter.feed(chunk):
                 if event.data is not None and played.read(event.data):
                     ask_if_due()
+    asking.cancel()
     return played

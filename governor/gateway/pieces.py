@@ -30,8 +30,6 @@ from serve.engine import Continuation, Engine, EngineAnswer, EngineCall, TokenId
 
 _ABORT_AGAIN_S = 1.0
 """An abort that overtakes its request is lost on the engine, so it is repeated."""
-_LOST_AFTER_S = 5.0
-"""A generation that writes on for so long is not stopped."""
 _TOLD_EVERY_TOKENS = 256
 _BYTES_PER_TOKEN = 3
 """A low guess: more is reserved than needed, rather than less."""
@@ -65,6 +63,10 @@ class Pausing(msgspec.Struct, frozen=True, kw_only=True):
     claim_now: Callable[[int | None, int], Claim]
     """The turn's need of L1, from the tokens of its prompt now (``None``: what it was) and those it has written."""
     bounds: Bounds | None = None
+    lost_after_s: float = 5.0
+    """A generation that writes on for so long after it was stopped is let go on."""
+    on_ids: Callable[[TokenIds], None] | None = None
+    """Told of each generation's tokens before its end is passed on."""
 
 
 @asynccontextmanager
@@ -223,6 +225,8 @@ class Pieces:
         ids = None if event.data is None else self._continuation.ids_in(event.raw, event.data)
         if ids is not None:
             self._ids = ids
+            if self._pausing.on_ids is not None:
+                self._pausing.on_ids(ids)
             return b""
         was_started = piece.started
         out = self._joined.on_event(event)
@@ -244,7 +248,7 @@ class Pieces:
         prefill hears of an abort late."""
         now = self._pausing.clock.monotonic()
         self._held_since = now if self._held_since is None else self._held_since
-        return now - self._held_since > _LOST_AFTER_S
+        return now - self._held_since > self._pausing.lost_after_s
 
     # Between two pieces
 

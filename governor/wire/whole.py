@@ -16,6 +16,7 @@ class Whole:
     def __init__(self) -> None:
         self._head: Head | None = None
         self._texts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
+        self._after_calls: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._finish: dict[str, Any] = {}
         self._usage: Any = None
@@ -41,7 +42,8 @@ class Whole:
         if isinstance(chunk.sglext, dict):
             self._extensions |= chunk.sglext
         for kind, text in chunk.texts:
-            self._texts[kind].append(text)
+            behind_call = kind is Kind.TEXT and self._calls
+            (self._after_calls if behind_call else self._texts[kind]).append(text)
         for call in chunk.calls:
             self._on_call(call)
         if chunk.finish_reason is not None:
@@ -52,6 +54,9 @@ class Whole:
         if self.error is not None:
             return self.error
         content, reasoning = ("".join(self._texts[kind]) for kind in (Kind.TEXT, Kind.REASONING))
+        behind = "".join(self._after_calls)
+        if not behind.isspace():  # line breaks between calls are no text
+            content += behind
         message: dict[str, Any] = {"role": "assistant", "content": content, "reasoning_content": reasoning or None}
         if self._calls:
             message["tool_calls"] = [call for _, call in sorted(self._calls.items())]
