@@ -25,6 +25,7 @@ from governor.gateway.body import BodyLimits
 from governor.gateway.connection import HEAD_DEADLINE_S, STALL_DEADLINE_S
 from governor.gateway.engine_watch import EngineWatch, WatchTimes
 from governor.gateway.generate import Services
+from governor.gateway.history import History
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Planner
 from governor.gateway.relay import AnswerLimits
@@ -97,6 +98,7 @@ class Governor:
         self.book = TurnBook(clock, turn_log, self.events, self.metrics, redactor)
         self.admission = Admission(clock, self.book.on_decided)
         self.sessions = SessionIndex()
+        self.history = History()
         self.watch = EngineWatch(
             engine,
             clock,
@@ -114,6 +116,7 @@ class Governor:
             agents=agents,
             policies=policies,
             planner=Planner(engine, self.sessions, counter),
+            history=self.history,
             admission=self.admission,
             served=self.sight.served,
             book=self.book,
@@ -223,6 +226,7 @@ class Governor:
         self.admission.set_engine(mode, slots, detail, self.watch.capacity, pauses=pauses)
         self.metrics.engine_up.set(mode is EngineMode.READY)
         if mode is EngineMode.READY:
+            self.history.clear()  # it may be another one
             self._set_floors()
 
     def _set_floors(self) -> None:

@@ -177,6 +177,11 @@ class Continuation(Protocol):
         :class:`~governor.errors.UpstreamError`."""
         ...
 
+    async def prompt_ids(self, body: bytes) -> tuple[int, ...]:
+        """The prompt of a chat request, as the engine would render it. Changes nothing. Raises
+        :class:`~governor.errors.UpstreamError`."""
+        ...
+
     async def thinking_end(self) -> tuple[int, ...]:
         """What the model is given to end its reasoning and begin its answer; empty where it is not known to end it so.
         Changes nothing. Raises :class:`~governor.errors.UpstreamError`."""

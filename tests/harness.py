@@ -109,6 +109,7 @@ class Governed:
                 await asyncio.sleep(0.01)
         self.governor.admission.check_integrity()
         self.governor.sessions.check_integrity()
+        self.governor.history.book.check_integrity()
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
 from governor.gateway.bounds import LoopGuard, bounds_of
 from governor.gateway.claims import claim_now, claim_of
 from governor.gateway.engine_watch import EngineWatch
+from governor.gateway.history import Ask, History, Listener
 from governor.gateway.http import Receive, Scope, Send, headers_of
 from governor.gateway.pausable import can_continue
 from governor.gateway.pieces import Pausing, opened_in_pieces
@@ -41,7 +42,7 @@ from governor.tokens.chain import Located
 from governor.types import AgentName, PromptShape
 from governor.wire.answer import reader_for
 from governor.wire.request import GenerationRequest, parse
-from serve.engine import Endpoint, Engine, EngineAnswer, EngineCall, TurnFacts
+from serve.engine import Endpoint, Engine, EngineAnswer, EngineCall, ModelCard, TurnFacts
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Services(msgspec.Struct, frozen=True):
     agents: Authenticator
     policies: PolicyStore
     planner: Planner
+    history: History
     admission: Admission
     served: ServedShare
     book: TurnBook
@@ -142,23 +144,45 @@ class GenerateRoute:
             return
         prompt = prompt_of(request)
         turn.located = located = s.planner.locate(turn.agent, request, prompt, headers)
-        turn.measure = await s.planner.measure(request, prompt, located, card, policy)
+        ask = await self._ask(turn, request, located, card, policy)
+        restored = ask.restored if ask else None
+        known = restored.count if restored else None
+        turn.measure = await s.planner.measure(request, prompt, located, card, policy, known)
         facts = TurnFacts(turn_id=turn.turn_id, agent_class=policy.agent_class, session=located.session_id)
         plan = s.planner.plan(request, turn.measure, policy, facts)
         turn.cap = plan.cap
         turn.edits = (*plan.edits.changed, *(f"-{name}" for name in plan.edits.dropped))
         _announce(reply, plan)
         call = self._call(turn, plan.edits.body, headers)
+        if restored is not None and s.engine.continuation is not None:
+            turn.edits = (*turn.edits, restored.edit)
+            call = restored.applied(s.engine.continuation, call)
         try:
             async with reply.kept_alive(policy.stream, request.model, enabled=request.stream):
-                await self._run(turn, reply, request, plan, policy, located, call)
+                await self._run(turn, reply, request, plan, policy, located, call, ask)
         finally:
             # Many clients close on the last event, which cancels this task before it has returned.
             usage = turn.answer.usage
-            if usage.prompt_tokens is not None:
+            known_tokens = located.known.prompt_tokens if located.known else None
+            if restored is not None:  # of the client's own messages its usage tells nothing
+                known_tokens = restored.known_tokens
+            elif usage.prompt_tokens is not None:
                 s.planner.learn(located, plan.measure.count, usage.prompt_tokens)
-                if located.known is not None and usage.cached_tokens is not None:
-                    s.served.note(located.known.prompt_tokens, usage.cached_tokens)
+            if known_tokens is not None and usage.cached_tokens is not None:
+                s.served.note(known_tokens, usage.cached_tokens)
+
+    async def _ask(
+        self, turn: Turn, request: GenerationRequest, located: Located, card: ModelCard, policy: Policy
+    ) -> Ask | None:
+        """What the turn goes on from; ``None`` where its answer is not to be gone on from either."""
+        s = self._services
+        continuation = s.engine.continuation
+        if continuation is None or not can_continue(s.engine, request):
+            return None
+        room_tokens = s.planner.room_tokens(request, card, policy)
+        return await s.history.ask(
+            turn.agent, request, located, policy.request, continuation, room_tokens=room_tokens, note=turn.note
+        )
 
     def _call(self, turn: Turn, body: bytes, headers: Mapping[str, str]) -> EngineCall:
         passed = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}
@@ -173,6 +197,7 @@ class GenerateRoute:
         policy: Policy,
         located: Located,
         call: EngineCall,
+        ask: Ask | None,
     ) -> None:
         """Wait for a lease and relay; once more if the engine was not there to accept the turn."""
         s = self._services
@@ -206,15 +231,22 @@ class GenerateRoute:
                 need = partial(claim_now, claim, policy, plan.cap.tokens)
                 bounds = bounds_of(policy.output, s.engine.capabilities) if in_pieces else None
                 pausing, guard = None, None
-                if pauses or bounds is not None:
-                    pausing = Pausing(lease=lease, listener=turn, clock=s.clock, claim_now=need, bounds=bounds)
+                listener = s.history.listener(ask) if ask else None
+                if pauses or bounds is not None or listener is not None:
+                    on_ids = listener.on_ids if listener else None
+                    pausing = Pausing(
+                        lease=lease, listener=turn, clock=s.clock, claim_now=need, bounds=bounds, on_ids=on_ids
+                    )
                 elif not in_pieces:
                     guard = self._guard(turn, request, policy, call)
                 try:
-                    await self._relay(turn, reply, request, plan, self._open(call, request, pausing), guard)
+                    opened = self._open(call, request, pausing, listener)
+                    await self._relay(turn, reply, request, plan, opened, guard)
                     return
                 except UpstreamRefused:
                     lease.confirmed = True
+                    if ask is not None:
+                        s.history.forget(ask)
                     raise
                 except UpstreamUnavailable:
                     lease.confirmed = True
@@ -234,12 +266,13 @@ class GenerateRoute:
         return LoopGuard(policy.output.loop_chars, turn.note, abort)
 
     def _open(
-        self, call: EngineCall, request: GenerationRequest, pausing: Pausing | None
+        self, call: EngineCall, request: GenerationRequest, pausing: Pausing | None, listener: Listener | None
     ) -> AbstractAsyncContextManager[EngineAnswer]:
         engine = self._services.engine
         if pausing is None or engine.continuation is None:
             return engine.open(call)
-        return opened_in_pieces(engine, engine.continuation, call, pausing, whole=not request.stream)
+        opened = opened_in_pieces(engine, engine.continuation, call, pausing, whole=not request.stream)
+        return opened if listener is None else listener.heard(opened)
 
     async def _relay(
         self,

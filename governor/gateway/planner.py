@@ -87,13 +87,27 @@ class Planner:
         trace = trace_id(headers)
         return self._sessions.locate(agent, head, prompt.messages, session, tools=prompt.tools, trace=trace)
 
+    def room_tokens(self, request: GenerationRequest, card: ModelCard, policy: Policy) -> int | None:
+        """Most tokens of a prompt that leaves its answer all that it may write; ``None``: the window is not known."""
+        window = effective_window(card.window_tokens, policy)
+        wanted, _ = wanted_cap(policy, turn_kind(request), request.requested_cap)
+        return None if window is None else window - wanted
+
     async def measure(
-        self, request: GenerationRequest, prompt: PromptParts, located: Located, card: ModelCard, policy: Policy
+        self,
+        request: GenerationRequest,
+        prompt: PromptParts,
+        located: Located,
+        card: ModelCard,
+        policy: Policy,
+        known: TokenCount | None = None,
     ) -> Measure:
         """What the turn is and how large; asks the engine to count only when the cap depends on it, or when the guess
-        is too wide to book memory by. Raises nothing."""
+        is too wide to book memory by. ``known``: what will be sent in its place. Raises nothing."""
         kind = turn_kind(request)
         window = effective_window(card.window_tokens, policy)
+        if known is not None:
+            return Measure(kind=kind, count=known, window_tokens=window)
         count = await self._count(prompt, located)
         wanted, _ = wanted_cap(policy, kind, request.requested_cap)
         tight = window is not None and count.upper + wanted > window

@@ -39,6 +39,15 @@ class DeveloperRole(StrEnum):
     """Sent as ``system``, merged into one leading message, order kept."""
 
 
+class HistoryMode(StrEnum):
+    """What a client's own last answer becomes in its next prompt."""
+
+    AS_SENT = "as_sent"
+    """What the client made of it: without its thinking, in other spaces, and so computed once more."""
+    EXACT = "exact"
+    """The tokens that the engine wrote, where the client means the same; else what the client sent."""
+
+
 class CompressionMode(StrEnum):
     """What becomes of a prompt that has grown over its trigger."""
 
@@ -203,6 +212,11 @@ class RequestPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What becomes of ``developer`` messages."""
     strip_reasoning: bool = False
     """Remove ``reasoning_content`` and ``reasoning`` from assistant messages, for engines that refuse them."""
+    history: HistoryMode = HistoryMode.AS_SENT
+    """What the client's last answer becomes in the next prompt. Chats on engines that take and give token ids."""
+    history_thinking_tokens: Count = 16384
+    """Tokens of thinking that ``exact`` may gather, superseded notes included. Beyond it one prompt is sent as the client
+    has it, which drops them, and gathering begins anew."""
     sampling: dict[str, float | int | bool | str] = {}
     """Sampling fields set on every turn, whatever the client sends: ``temperature = 0.2``."""
 

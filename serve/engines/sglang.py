@@ -19,7 +19,7 @@ from serve.engine import Capabilities, Endpoint, EngineCall, EngineInfo, EngineL
 from serve.engines.http import HttpAnswer, HttpEngine, translated
 from serve.engines.openai_upstream import model_cards
 from serve.engines.sglang_continuation import SglangContinuation
-from serve.engines.sglang_fields import CLIENT_FIELDS_DROPPED, RID_FIELD, additions, rid_of
+from serve.engines.sglang_fields import CLIENT_FIELDS_DROPPED, RID_FIELD, additions, asking_for_prompt, rid_of
 from serve.profile.model import PriorityOrder
 
 _FRESH_S = 5.0
@@ -149,9 +149,8 @@ class Sglang(HttpEngine):
         return TokenCount(tokens=tokens, source="engine") if type(tokens) is int else None
 
     async def _count_chat(self, body: bytes) -> Any:
-        """The request's very fields decide over its template, so all are sent but for what makes it a stream."""
-        asked = JsonObject(body).edited({"stream": None, "stream_options": None})
-        return _field(await self.ask("POST", "/v1/tokenize", msgspec.Raw(asked)), "count")
+        asked = msgspec.Raw(asking_for_prompt(body))
+        return _field(await self.ask("POST", "/v1/tokenize", asked), "count")
 
     async def _count_text(self, body: bytes) -> Any:
         """One text, or one text in tokens. Several are several prompts, and are not counted."""

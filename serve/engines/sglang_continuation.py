@@ -59,6 +59,13 @@ class SglangContinuation:
         (tokens,) = await self._tokens_of(text)
         return tokens
 
+    async def prompt_ids(self, body: bytes) -> tuple[int, ...]:
+        answer = await self._ask("POST", "/v1/tokenize", msgspec.Raw(fields.asking_for_prompt(body)))
+        try:
+            return msgspec.convert(answer, _Prompt).tokens
+        except msgspec.ValidationError as error:
+            raise UpstreamError("The engine (sglang) answered a chat with something else than its tokens.") from error
+
     async def thinking_end(self) -> tuple[int, ...]:
         marker, framed = await self._tokens_of(_END_THINK, _END_THINK_FRAMED)
         return framed if len(marker) == 1 else ()
@@ -72,6 +79,10 @@ class SglangContinuation:
         if len(tokens) != len(texts):
             raise UpstreamError(f"The engine (sglang) answered {len(texts)} texts with the tokens of {len(tokens)}.")
         return tokens
+
+
+class _Prompt(msgspec.Struct):
+    tokens: tuple[int, ...]
 
 
 class _Tokens(msgspec.Struct):

@@ -92,6 +92,12 @@ def asking_for_ids(call: EngineCall) -> EngineCall:
     return msgspec.structs.replace(call, body=body, headers={**call.headers, "x-sglext-ids-framed": "1"})
 
 
+def asking_for_prompt(body: bytes) -> bytes:
+    """A chat request as ``/tokenize`` takes it. The request's very fields decide over its template, so all are sent but
+    for what makes it a stream."""
+    return JsonObject(body).edited({"stream": None, "stream_options": None})
+
+
 def ids_in(event: SseEvent) -> TokenIds | None:
     """The ids, if this is the event that carries them. It is no part of the client's answer."""
     if event.data is None or not _IDS_EVENT.search(event.raw):
