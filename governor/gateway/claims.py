@@ -61,6 +61,11 @@ def claim_now(claim: Claim, policy: Policy, output_cap: int, prompt_tokens: int 
     return msgspec.structs.replace(claim, segments=segments, output_tokens=output_tokens, margin_tokens=0)
 
 
+def prompt_name(agent: AgentName, located: Located) -> bytes:
+    """Equal for the very same prompt of the same conversation."""
+    return _chain(agent, located, len(located.digests))
+
+
 def _chain(agent: AgentName, located: Located, messages: int) -> bytes:
     """Names a beginning of a conversation; the session stands for the tools and the model, which it has in common."""
     named = blake2b(f"{agent} {located.session_id} {messages}".encode(), digest_size=_DIGEST_BYTES)

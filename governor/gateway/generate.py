@@ -22,7 +22,7 @@ from governor.errors import ContextOverflow, GovernorError, InternalError, Upstr
 from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
 from governor.gateway.bounds import LoopGuard, bounds_of
-from governor.gateway.claims import claim_now, claim_of
+from governor.gateway.claims import claim_now, claim_of, prompt_name
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.history import Ask, History, Listener
 from governor.gateway.http import Receive, Scope, Send, headers_of
@@ -223,6 +223,7 @@ class GenerateRoute:
             slices=policy.slices if pauses else msgspec.structs.replace(policy.slices, enabled=False),
             claim=claim,
             session=located.session_id if located.shape is PromptShape.CONTINUATION else None,
+            prompt=prompt_name(turn.agent, located),
         )
         for attempt in range(1, _ATTEMPTS + 1):
             async with s.admission.lease(arrival, turn.on_queued) as lease:

@@ -30,6 +30,8 @@ class TurnArrived(msgspec.Struct, frozen=True, kw_only=True):
     """Of its prompt, usable in L1 now. Would have to be fetched or computed again if others pushed it out."""
     session: str | None = None
     """Conversation that this turn continues; it waits for a running turn of the same one."""
+    prompt: bytes = b""
+    """Names its prompt, so that one that is asked for again is known; empty: it has no name."""
 
     @property
     def tokens(self) -> int:

@@ -7,14 +7,19 @@ orders them but the prefix credit and their arrival; moments are kept in a heap 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from heapq import heappop, heappush
+from typing import NamedTuple
 
+from governor.schedule.events import TurnArrived
 from governor.schedule.order import Rank, class_rank, rank
 from governor.schedule.standing import Waiting
 from governor.types import AgentName, TurnId
 
+INHERIT_S = 30.0
+MOST_LEFT = 256
 LOOK_AHEAD = 4
 """Turns of one agent that are looked at, beyond those that its own limits keep back."""
 
@@ -28,6 +33,12 @@ class _Moment(IntEnum):
     """Its client is told to come back later."""
 
 
+class _Left(NamedTuple):
+    waited_s: float
+    at: float
+    number: int
+
+
 class TurnQueue:
     """All waiting turns."""
 
@@ -37,6 +48,8 @@ class TurnQueue:
         self._moments: list[tuple[float, int, _Moment, TurnId]] = []
         self._overdue: dict[TurnId, Waiting] = {}
         self._patient: set[TurnId] = set()
+        self._left: OrderedDict[tuple[AgentName, bytes], _Left] = OrderedDict()
+        """Of prompts whose clients have hung up while they waited."""
         self.out_of_time: dict[TurnId, Waiting] = {}
         """Those whose ``hold_s`` is over."""
 
@@ -60,14 +73,34 @@ class TurnQueue:
         self._turns[turn.turn_id] = waiting
         insort(self._agents.setdefault(turn.agent, []), (_place(waiting), waiting), key=lambda entry: entry[0])
         self._patient.add(turn.turn_id)
-        moments = [(waiting.since + turn.slices.yield_after_s, _Moment.YIELD), (waiting.due, _Moment.DUE)]
+        asked = waiting.since - waiting.patient_for_s
+        moments = [(asked + turn.slices.yield_after_s, _Moment.YIELD), (waiting.due, _Moment.DUE)]
         if not waiting.resumed:
             moments.append((waiting.since + turn.limits.hold_s, _Moment.HOLD))
         for at, kind in moments:
             heappush(self._moments, (at, waiting.number, kind, turn.turn_id))
         self.pass_time(now)
 
+    def newcomer(self, turn: TurnArrived, now: float, number: int) -> Waiting:
+        """A turn that begins to wait, unless it can run at once. A client that hung up and asks for the very same
+        prompt again keeps its place, so that it comes to run instead of beginning anew for ever."""
+        left = self._left.pop((turn.agent, turn.prompt), None) if turn.prompt else None
+        if left is None or now - left.at > INHERIT_S:
+            return Waiting(turn, now, number)
+        return Waiting(turn, now, left.number, patient_for_s=left.waited_s)
+
+    def leave(self, turn_id: TurnId, now: float) -> Waiting | None:
+        """It is not waited for any more."""
+        waiting = self.remove(turn_id)
+        if waiting is not None and waiting.turn.prompt:
+            waited_s = now - waiting.since + waiting.patient_for_s
+            self._left[waiting.turn.agent, waiting.turn.prompt] = _Left(waited_s, now, waiting.number)
+            if len(self._left) > MOST_LEFT:
+                self._left.popitem(last=False)
+        return waiting
+
     def remove(self, turn_id: TurnId) -> Waiting | None:
+        """It comes to run."""
         waiting = self._turns.pop(turn_id, None)
         if waiting is None:
             return None

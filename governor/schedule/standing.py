@@ -30,12 +30,14 @@ class Waiting(msgspec.Struct):
     resumed: bool = False
     stops: int = 0
     """How often it was stopped before its first token, in a row."""
+    patient_for_s: float = 0.0
+    """What its client had waited for the same prompt, before it hung up and asked again."""
 
     @property
     def due(self) -> float:
         """From here on it beats everything."""
         own = self.turn.share.waiting_s
-        return self.since + (WAITING_S[self.turn.agent_class] if own is None else own)
+        return self.since - self.patient_for_s + (WAITING_S[self.turn.agent_class] if own is None else own)
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

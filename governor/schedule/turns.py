@@ -104,7 +104,7 @@ class TurnScheduler:
                 self._on_paused(now, event)
             case TurnEnded(turn_id, confirmed):
                 self._stop(now, turn_id, confirmed=confirmed)
-                self._forget_waiting(turn_id)
+                self._forget_waiting(now, turn_id)
             case EngineChanged():
                 self._floor.set_engine(event)
             case EngineSeen():
@@ -158,7 +158,7 @@ class TurnScheduler:
             return
         agent = self._agents.setdefault(turn.agent, AgentBook())
         self._arrivals += 1
-        waiting = Waiting(turn, now, self._arrivals)
+        waiting = self._waiting.newcomer(turn, now, self._arrivals)
         own = self._hindrance(now, waiting)
         reason = own or self._held_back(now, waiting)
         if reason is None:
@@ -222,7 +222,7 @@ class TurnScheduler:
     def _expire(self, now: float) -> None:
         if self._floor.engine.mode is EngineMode.DOWN:
             for waiting in self._waiting.all():
-                self._forget_waiting(waiting.turn.turn_id)
+                self._forget_waiting(now, waiting.turn.turn_id)
                 self._refuse_engine_down(waiting.turn)
         for waiting in tuple(self._waiting.out_of_time.values()):
             turn, reason = waiting.turn, self._hindrance(now, waiting)
@@ -230,7 +230,7 @@ class TurnScheduler:
                 self._changed = True
                 continue
             retry_s = self._agents[turn.agent].retry_after(now, turn)
-            self._forget_waiting(turn.turn_id)
+            self._forget_waiting(now, turn.turn_id)
             self._effects.reject(turn.turn_id, Refusal.BUSY, f"waited {now - waiting.since:.0f} s: {reason}", retry_s)
 
     def _grant_all(self, now: float) -> None:
@@ -384,8 +384,8 @@ class TurnScheduler:
             self._forget_if_idle(agent)
         return stopped
 
-    def _forget_waiting(self, turn_id: TurnId) -> None:
-        waiting = self._waiting.remove(turn_id)
+    def _forget_waiting(self, now: float, turn_id: TurnId) -> None:
+        waiting = self._waiting.leave(turn_id, now)
         if waiting is not None:
             self._agents[waiting.turn.agent].queued -= 1
             self._forget_if_idle(waiting.turn.agent)

@@ -51,6 +51,7 @@ class Table:
         resident: int = 0,
         session: str | None = None,
         new: int | None = None,
+        prompt_name: bytes = b"",
     ) -> None:
         turn_id, owner = TurnId(name), AgentName(agent or name)
         segments = (Segment(name.encode(), prompt),)
@@ -66,6 +67,7 @@ class Table:
             new_tokens=new,
             resident_tokens=resident,
             session=session,
+            prompt=prompt_name,
         )
         self.post(self.turns[name])
 
