@@ -237,6 +237,8 @@ class Pieces:
         if piece.held and self._is_lost():
             self._pausing.listener.note("pause_lost")
             out += self._joined.release()
+        if self._joined.redrawn:
+            self._pausing.listener.note("seam_redrawn")
         tokens = self._written - self._written_before - (-piece.generated_bytes // _BYTES_PER_TOKEN)
         if tokens - self._told_tokens >= _TOLD_EVERY_TOKENS:
             self._told_tokens = tokens
