@@ -179,6 +179,12 @@ class SharePolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     waiting_s: Seconds | None = None
     """Longest wait before this agent's turn beats everything else; unset means 15 s for interactive, 40 s for normal
     and 300 s for background agents."""
+    prewarm: bool = False
+    """Bring a conversation back into L1 before its next turn is expected, when nobody else wants the engine: a request
+    for one token. Only on engines that tell how much they hold and keep what an aborted request has computed."""
+    retained_tokens: Count | None = None
+    """KV tokens of this agent's conversations at rest that are cared for, the latest first: their turns go earlier
+    while they are still in L1, and they are prewarmed. Unset means all."""
 
 
 class SlicePolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

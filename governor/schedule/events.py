@@ -32,6 +32,12 @@ class TurnArrived(msgspec.Struct, frozen=True, kw_only=True):
     """Conversation that this turn continues; it waits for a running turn of the same one."""
     prompt: bytes = b""
     """Names its prompt, so that one that is asked for again is known; empty: it has no name."""
+    context: str | None = None
+    """Names what its prompt and its answer are a piece of, in the cache; ``None``: nothing that will go on."""
+    prefix_tokens: int = 0
+    """Of its prompt, what earlier turns have put into the cache."""
+    fetches: bool = False
+    """Nobody's turn: it brings a context back into L1 before it is asked for."""
 
     @property
     def tokens(self) -> int:
@@ -67,12 +73,25 @@ class TurnPaused(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: bool = True
 
 
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn that was answered leaves in the cache."""
+
+    tokens: int
+    """Prompt and answer."""
+    cached_tokens: int | None = None
+    """Of the prompt, what the cache served, from wherever."""
+    tool: str = ""
+    """That its agent runs now; empty: none."""
+
+
 class TurnEnded(msgspec.Struct, frozen=True):
     """A running turn has closed, or a waiting one is not waited for any more, however that came."""
 
     turn_id: TurnId
     confirmed: bool = True
     """The engine itself has ended it, or was never asked. Else its KV is held until the engine's load says so."""
+    left: Left | None = None
+    """``None``: nobody knows what it has left."""
 
 
 class EngineMode(StrEnum):

@@ -39,6 +39,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """``False``: it hears nothing before the whole answer is there, keep-alives included."""
     keepalive: KeepAlive = KeepAlive.COMMENT
     """The least that keeps its patience alive."""
+    tool: str = ""
+    """That the answer calls; empty: none, a person reads it."""
+    fetches: str | None = None
+    """The governor's own: it brings this context back into L1."""
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

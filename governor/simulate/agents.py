@@ -6,7 +6,7 @@ A loop is a generator: it yields what the client does and is sent what it hears.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from random import Random
 
 from governor.simulate.acts import Act, Answer, Loop, Request, Sleep
@@ -63,11 +63,14 @@ class SessionLoop:
         self._compactor: Compactor | None = None
         self._reported_tokens = 0
         self._begins_anew = is_drawn or agent.compaction is not None
+        self._tool = ""
+        """That the next answer calls."""
 
     def play(self) -> Loop:
         """All its turns."""
         yield Sleep(self._start_s)
-        for turn in self._turns:
+        for turn, tool in _with_tools(self._turns):
+            self._tool = tool
             begins = max(self.now + turn.after_s, turn.at_s or 0.0)
             if self._until_s is not None and begins >= self._until_s:
                 return
@@ -105,6 +108,7 @@ class SessionLoop:
             patience_s=self._rules.patience_s if patience_s is None else patience_s,
             streams=streams,
             keepalive=self._rules.keepalive,
+            tool=self._tool,
         )
         if answer is None:
             raise TypeError("a request is answered by an Answer")
@@ -195,6 +199,21 @@ class SessionLoop:
                 return None
             self._compactor = Compactor(rules, self._conversation, self._sources, own.summary_output)
         return self._compactor
+
+
+def _with_tools(turns: Iterable[Turn]) -> Iterator[tuple[Turn, str]]:
+    """Each turn with what its answer calls: a tool, if the next turn brings a tool's result."""
+    before: Turn | None = None
+    for turn in turns:
+        if before is not None:
+            yield before, PieceKind.TOOL.value if _brings_result(turn) else ""
+        before = turn
+    if before is not None:
+        yield before, ""
+
+
+def _brings_result(turn: Turn) -> bool:
+    return any(piece.kind is PieceKind.TOOL for piece in turn.new)
 
 
 def loops_of(trace: Trace, seed: int, window_tokens: int) -> list[SessionLoop]:

@@ -32,8 +32,11 @@ from governor.schedule.events import (
     TurnStarted,
     TurnWrote,
 )
+from governor.schedule.retention import Retention
 from governor.schedule.turns import TurnScheduler
+from governor.simulate.acts import Request
 from governor.simulate.flight import Flight
+from governor.simulate.resting import Contexts, fetch_turn
 from governor.simulate.result import TurnEnd
 from governor.types import TokenCount, TurnId, TurnKind
 from serve.twin.engine_model import EngineSettings, Load
@@ -83,6 +86,14 @@ class Host(Protocol):
 
     def on_refused(self, flight: Flight, end: TurnEnd, reason: str, retry_after_s: int | None) -> None:
         """It is over."""
+        ...
+
+    def on_fetch(self, request: Request) -> Flight:
+        """A request of the governor's own, which arrives when this has returned."""
+        ...
+
+    def on_fetch_given_up(self, flight: Flight) -> None:
+        """It is to leave the engine, for good."""
         ...
 
 
@@ -135,6 +146,9 @@ class Governor:
         self._engine = engine
         self._host = host
         self._scheduler = TurnScheduler(self)
+        self.retention = Retention()
+        self._contexts = Contexts()
+        self._fetching: Flight | None = None
         self._flights: dict[TurnId, Flight] = {}
         self._events: deque[SchedulerEvent] = deque()
         self._served: deque[tuple[int, int]] = deque(maxlen=LATELY)
@@ -143,7 +157,7 @@ class Governor:
             tokens=tiers.page_floor(tiers.device_tokens), slots=tiers.device_slots if tiers.has_states else None
         )
         ready = EngineChanged(EngineMode.READY, engine.max_running_requests, capacity=capacity, pauses=True)
-        self._scheduler.on_event(0.0, ready)
+        self._post(0.0, ready)
 
     @property
     def held(self) -> int:
@@ -155,6 +169,8 @@ class Governor:
 
     def arrive(self, now: float, flight: Flight, new_tokens: int) -> None:
         """A request has come in: cap it and ask for leave. ``new_tokens``: of its prompt, what nobody has sent yet."""
+        if self._fetching is not None and self._fetching.turn_id in self._flights:
+            self._host.on_fetch_given_up(self._fetching)
         policy, request = self.policy_of(flight), flight.request
         try:
             cap = decide_cap(
@@ -181,6 +197,8 @@ class Governor:
             claim=self._claim(flight),
             new_tokens=new_tokens,
             session=f"{request.agent}/{request.session}",
+            context=self._contexts.name_of(request),
+            prefix_tokens=flight.prompt_tokens - new_tokens,
         )
         self._post(now, arrived)
 
@@ -200,9 +218,11 @@ class Governor:
         """A turn has closed, however that came. ``confirmed``: the engine has nothing of it any more."""
         if self._flights.pop(flight.turn_id, None) is None:
             return
-        if flight.was_admitted:
+        if flight.was_admitted and flight.request.fetches is None:
             self._served.append((flight.cached_tokens, flight.prompt_tokens - flight.new_tokens))
-        self._post(now, TurnEnded(flight.turn_id, confirmed))
+        context = self.retention.context_of(flight.turn_id)
+        left = None if context is None else self._contexts.on_answered(context, flight)
+        self._post(now, TurnEnded(flight.turn_id, confirmed, left))
 
     def on_seen(self, now: float, load: Load) -> None:
         """A look at the engine, as the gateway asks for it every so often."""
@@ -210,6 +230,20 @@ class Governor:
         share = served / could if could and len(self._served) == LATELY else None
         sight = Sight(asked_at=now, running=load.running, used_tokens=load.used_tokens)
         self._post(now, EngineSeen(sight=sight, served_share=share))
+        self._fetch(now)
+
+    def _fetch(self, now: float) -> None:
+        """Bring somebody back into L1 while nobody else wants the engine."""
+        if self._scheduler.waiting or (self._fetching is not None and self._fetching.turn_id in self._flights):
+            return
+        rest = self.retention.to_fetch(now, held_tokens=self._scheduler.ledger.held_tokens)
+        request = None if rest is None else self._contexts.fetch_of(now, rest)
+        if request is None:
+            return
+        flight = self._host.on_fetch(request)
+        flight.cap = 1
+        self._fetching = self._flights[flight.turn_id] = flight
+        self._post(now, fetch_turn(flight, self._claim(flight)))
 
     def pass_time(self, now: float) -> None:
         """A deadline has come."""
@@ -222,6 +256,7 @@ class Governor:
         self._scheduler.check_integrity()
 
     def grant(self, turn_id: TurnId, why: str) -> None:
+        self.retention.on_granted(turn_id)
         self._host.on_granted(self._flights[turn_id])
 
     def queue(self, turn_id: TurnId, reason: str) -> None:
@@ -239,7 +274,8 @@ class Governor:
 
     def _claim(self, flight: Flight) -> Claim:
         """What it needs from here on: what is written is a part of its prompt."""
-        lookahead = self.policy_of(flight).slices.lookahead
+        is_fetch = flight.request.fetches is not None
+        lookahead = 1 if is_fetch else self.policy_of(flight).slices.lookahead
         return Claim(
             turn_id=flight.turn_id,
             agent=flight.request.agent,
@@ -251,7 +287,7 @@ class Governor:
     def _post(self, now: float, event: SchedulerEvent) -> None:
         self._events.append(event)
         while self._events:
-            self._scheduler.on_event(now, self._events.popleft())
+            self._scheduler.on_event(now, self.retention.on_event(now, self._events.popleft()))
 
 
 def _segments(key: Key) -> tuple[Segment, ...]:

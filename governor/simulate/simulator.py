@@ -97,10 +97,12 @@ class Simulation:
         self._turn_numbers = count(1)
         self._players = [_Player(loop) for loop in loops_of(trace, seed, self._window_tokens)]
         self._playing = len(self._players)
-        self._asking: dict[TurnId, tuple[Flight, _Player]] = {}
+        self._asking: dict[TurnId, tuple[Flight, _Player | None]] = {}
         self._deadline: float | None = None
         self._ended_s = 0.0
         self._closed: list[Flight] = []
+        self.fetches: list[Flight] = []
+        """The governor's own requests; they are nobody's turns."""
         self._compactions: list[CompactionRow] = []
         self._samples: list[Sample] = []
 
@@ -241,6 +243,16 @@ class Simulation:
     def on_pause_asked(self, flight: Flight, reason: str) -> None:
         self.floor.pause(self.now, flight, reason)
 
+    def on_fetch(self, request: Request) -> Flight:
+        flight = Flight(next(self._turn_numbers), request, self.now)
+        self._asking[flight.turn_id] = flight, None
+        return flight
+
+    def on_fetch_given_up(self, flight: Flight) -> None:
+        if flight.is_on_engine:
+            self._at(self.now, partial(self._abort, self.floor.forget(flight)))
+        self._close(flight, TurnEnd.GAVE_UP, "somebody else wants the engine")
+
     def on_started(self, flight: Flight) -> None:
         if self._governor is not None:
             self._at(self.now, partial(self._tell_started, flight))
@@ -300,19 +312,20 @@ class Simulation:
         """A turn has ended: its row, its lease, its client."""
         _, player = self._asking.pop(flight.turn_id)
         flight.close(self.now, end, detail)
-        self._closed.append(flight)
-        self._ended_s = max(self._ended_s, self.now)
+        (self.fetches if player is None else self._closed).append(flight)
+        self._ended_s = self._ended_s if player is None else max(self._ended_s, self.now)
         answer = Answer(
             end=end, prompt_tokens=flight.prompt_tokens, written=flight.written, retry_after_s=retry_after_s
         )
         # From the heap: whoever has decided this is still deciding.
         self._at(self.now, partial(self._leave, flight, player, answer, confirmed))
 
-    def _leave(self, flight: Flight, player: _Player, answer: Answer, confirmed: bool) -> None:
+    def _leave(self, flight: Flight, player: _Player | None, answer: Answer, confirmed: bool) -> None:
         if self._governor is not None:
             self._governor.on_ended(self.now, flight, confirmed=confirmed)
             self._set_deadline()
-        self._step(player, answer)
+        if player is not None:
+            self._step(player, answer)
 
     def _set_deadline(self) -> None:
         """Be there when time alone changes something."""
@@ -358,9 +371,10 @@ class Simulation:
 
     def _cut_off(self) -> None:
         for flight, player in list(self._asking.values()):
-            player.acts.close()
-            flight.close(self.now, TurnEnd.CUT_OFF)
-            self._closed.append(flight)
+            if player is not None:
+                player.acts.close()
+                flight.close(self.now, TurnEnd.CUT_OFF)
+                self._closed.append(flight)
             self._ended_s = self.now
 
     def _result(self) -> Result:

@@ -134,6 +134,19 @@ class Tree:
             upward = upward.parent
         return found
 
+    def peek(self, key: Key) -> tuple[int, int]:
+        """Tokens that :meth:`match` would find usable in L1, and in all; nothing is refreshed, nothing split."""
+        node, at, length = self.root, 0, self.settings.page_floor(len(key))
+        on_device = at_all = 0
+        while at < length:
+            child = node.children.get(key.page(at, self.page))
+            if child is None or at + child.tokens > length or child.key.common(key, at) < child.tokens:
+                break
+            node, at = child, at + child.tokens
+            at_all = at if self._is_usable(node, on_device=False) else at_all
+            on_device = at if self._is_usable(node, on_device=True) else on_device
+        return on_device, at_all
+
     def _is_usable(self, node: Node, *, on_device: bool) -> bool:
         if on_device or not self.has_host:
             return node.device and (node.state_device or not self.has_states)
