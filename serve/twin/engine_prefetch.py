@@ -16,13 +16,16 @@ from serve.twin.tiers_prefetch import Prefetch
 class StorageRead:
     """One request's span: asked for, answered, read."""
 
-    __slots__ = ("blocked_since", "gained_start", "gained_tokens", "prefetch", "reads_since", "tokens")
+    __slots__ = ("blocked_since", "gained_start", "gained_tokens", "is_read", "prefetch", "reads_since", "tokens")
 
     def __init__(self, prefetch: Prefetch) -> None:
         self.prefetch = prefetch
         self.tokens: int | None = None
         """That L3 has and that are read; ``None``: it has not answered."""
         self.reads_since = 0.0
+        self.is_read = False
+        """All of it is there. L2's tree gets it when the queue comes to its request; nobody can evict it before
+        (``_handle_prefetch_result``)."""
         self.blocked_since: float | None = None
         """When the request would have been run for the first time."""
         self.gained_start = 0
@@ -64,7 +67,7 @@ class StorageReader:
                 return
             # The tiers have ended it: there was nothing to read, or no room.
         else:
-            self._finish(read, read.tokens)
+            read.is_read = True
         self._busy = None
         self._go_on(now)
 
@@ -74,6 +77,8 @@ class StorageReader:
     def poll(self, read: StorageRead, now: float) -> bool:
         """The queue has come to its request: whether it may run, which ends the read where its policy says so
         (``_can_terminate_prefetch``)."""
+        if read.is_read:
+            self.stop(read, now)
         if not self.is_pending(read):
             return True
         if read.blocked_since is None:
@@ -92,6 +97,9 @@ class StorageReader:
 
     def stop(self, read: StorageRead, now: float) -> None:
         """End it with what it has read by now. Nothing to do for one that has ended."""
+        if read.is_read and read.tokens is not None:
+            read.is_read = False
+            self._finish(read, read.tokens)
         if not self.is_pending(read):
             return
         done = 0

@@ -123,6 +123,18 @@ def test_nothing_on_disk_costs_the_question_only() -> None:
     assert admitted(run_out(twin)) == {"a": 4.0}
 
 
+def test_what_was_read_is_not_lost_before_the_engine_looks() -> None:
+    """It has room in L2 that the next read cannot take."""
+    first = engine(costing(), tiers=L3 | {"device_tokens": 1000, "host_tokens": 1000})
+    fill(first, ("a", 200), ("b", 200), after=FOREVER)
+    twin = engine(costing(storage_read_token_s=1.0), tiers=L3, storage=first.tiers.storage)
+    for rid in ("a", "b"):
+        twin.submit(0.0, ask(f"{rid} again", ask(rid, 200, 1).prompt + Key([(99, 0, 10)]), 1))
+    twin.submit(150.0, ask("c", 60, 1))  # computed from 150 to 210, while the next read begins at 200
+    ends = ended(run_out(twin))
+    assert ends["a again"].cached == Cached(storage=200)
+
+
 def test_others_pass_who_waits_for_the_disk() -> None:
     twin = stored(costing(storage_read_token_s=1.0))
     twin.submit(0.0, ask("again", ask("a", 200, 1).prompt + Key([(99, 0, 10)]), 1))
