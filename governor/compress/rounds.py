@@ -4,7 +4,7 @@ A *unit* never parts: an assistant message with all results of its calls and wha
 message by itself. A *round* begins with the user's word (consecutive ones count as one) and ends before the next.
 
 Call ids are not unique: clients use ``call_0`` in each round, or send an id on with its punctuation taken out. A result
-belongs to the latest assistant message that has its id; a result whose id is nowhere belongs to the calls it follows.
+belongs to the latest assistant message that has its id; a result whose id is nowhere goes with the calls it follows.
 """
 
 from __future__ import annotations
@@ -130,17 +130,18 @@ def rounds_of(messages: Sequence[Message]) -> Rounds:
             continue
         call_id = message.tool_call_id if isinstance(message.tool_call_id, str) else ""
         owner = owners.get(call_id) or owners.get(_bare(call_id)) if call_id else None
+        if owner is None and waiting:
+            owner = (asking, waiting[0])
         if owner is not None:
             span, call = owner
-        elif waiting:
-            span, call = asking, waiting[0]
+            span[1] = index + 1
+            calls[index] = call
+            if call in waiting:
+                waiting.remove(call)
+        elif spans and spans[-1] is asking:
+            asking[1] = index + 1
         else:
             spans.append([index, index + 1])
-            continue
-        span[1] = index + 1
-        calls[index] = call
-        if call in waiting:
-            waiting.remove(call)
     users = tuple(index for index, each in enumerate(messages) if each.role == "user" and not is_carrier(each))
     return Rounds(rounds=_grouped(_merged(spans), frozenset(users)), calls=calls, users=users)
 

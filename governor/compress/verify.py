@@ -69,14 +69,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 def can_try(
     record: Record, digest: bytes, prompt_tokens: int, *, limits: Limits, attempts: int, cooldown_tokens: int
 ) -> Permit:
-    """Whether a prompt may be compressed. A prompt that was compressed before, sent again, may be at any time: the same
+    """Whether a prompt may be compressed. The one that was compressed last, sent again, need not have grown: the same
     comes out."""
     if prompt_tokens < limits.trigger_tokens:
         return Permit.BELOW_TRIGGER
-    if record.accepted is not None and record.accepted[0] == digest:
-        return Permit.TRY
     if record.misses >= attempts:
         return Permit.STOPPED
+    if record.accepted is not None and record.accepted[0] == digest:
+        return Permit.TRY
     if digest in record.missed:
         return Permit.FAILED_BEFORE
     if record.last_tokens is not None and 0 <= prompt_tokens - record.last_tokens < cooldown_tokens:

@@ -308,7 +308,9 @@ def test_a_second_removal_has_one_marker_for_both() -> None:
 
 def test_the_marker_is_never_the_user_s_last_word() -> None:
     system, first = message("system", "s"), message("assistant", LONG)
+    carrier = message("user", "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>")
     for messages, role in (
+        ([system, first, first, asks(call("a")), result("a", "1"), carrier], "assistant"),
         ([system, first, first, message("user", "task")], "user"),
         ([system, first, first, asks(call("a")), result("a", "1")], "assistant"),
     ):

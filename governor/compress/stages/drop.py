@@ -67,10 +67,8 @@ def _marker(draft: Draft, gone: Sequence[int], handle: str) -> bytes:
     """A record in the role that keeps the roles alternating, and never the user's last word, which would be taken for
     the task."""
     absent = set(gone)
-    before = next((m.role for m in reversed(draft.messages[: gone[0]])), "")
-    user_follows = any(
-        draft.messages[index].role == "user" for index in range(gone[0], len(draft.messages)) if index not in absent
-    )
+    before = draft.messages[gone[0] - 1].role if gone[0] else ""
+    user_follows = any(index > gone[0] and index not in absent for index in draft.rounds.users)
     role = "user" if before != "user" and user_follows else "assistant"
     text = f"[record, not a task: {len(gone):,} earlier messages of this conversation left out: {handle}]"
     return msgspec.json.encode({"role": role, "content": text})
