@@ -20,7 +20,7 @@ from governor.compress.stages import EDITS
 from governor.compress.trimming import trim_text
 from governor.policy.model import CompressionStage
 from tests.compressing import FIXED_TOKENS, check, draft_of, shorten, size_of
-from tests.histories import TEXTS, asks, call, message, result, seeded
+from bench.histories import TEXTS, asks, call, message, result, seeded
 
 NOTE = Note("gov-0123456789abcdef")
 IDS = st.sampled_from(["a", "call_0", "call0", "call-1", "b", ""])

@@ -15,7 +15,7 @@ from governor.compress.stages import EDITS
 from governor.compress.stages.drop import oldest_removed
 from governor.policy.model import CompressionStage
 from tests.compressing import content, draft_of, limits_for, size_of
-from tests.histories import asks, call, code, conversation, log, message, prose, result, seeded, tiny_rounds, tool_chain
+from bench.histories import asks, call, code, conversation, log, message, prose, result, seeded, tiny_rounds, tool_chain
 
 Stage = CompressionStage
 LONG = prose(seeded(1), 1000)

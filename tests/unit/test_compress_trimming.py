@@ -13,7 +13,7 @@ from governor.compress.cuts import Note, head, is_own, middle_out, shortened, ta
 from governor.compress.kinds import Kind, kind_of
 from governor.compress.lines import trim_lines
 from governor.compress.trimming import trim_text
-from tests.histories import code, diff, listing, log, seeded, table
+from bench.histories import code, diff, listing, log, seeded, table
 
 NOTE = Note("gov-0123456789abcdef")
 FAMILY, FLAG, THUMB, ACCENT = "👩\u200d👩\u200d👧", "🇩🇪", "👍🏽", "e\u0301"

@@ -6,7 +6,7 @@ import pytest
 
 from governor.compress.messages import read_message
 from governor.compress.validate import new_rules_broken, violations
-from tests.histories import SHAPES, asks, call, message, result
+from bench.histories import SHAPES, asks, call, message, result
 
 USER, ANSWER = message("user", "u"), message("assistant", "a")
 

@@ -1,4 +1,5 @@
-"""Chat histories of every shape that compression has to live with. The same seed makes the same."""
+"""Chat histories of every shape that compression has to live with, for its benchmark and its tests. The same seed makes
+the same."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ WORDS = _SENTENCE.split()
 
 
 def seeded(seed: int) -> random.Random:
-    return random.Random(seed)  # noqa: S311
+    return random.Random(seed)
 
 
 def message(role: str, content: Any, **fields: Any) -> bytes:
