@@ -20,7 +20,7 @@ from bench.report import Sheet, figure, markdown, print_sheets, write_json
 from bench.rules import MACHINE, Rule, played
 from governor.simulate.incident import SMALL, incident
 from governor.simulate.plot import PlotUnavailable, plot
-from governor.simulate.report import longest_stall, percentile
+from governor.simulate.report import percentile
 from governor.simulate.result import GOOD_ENDS, Result, TurnRow
 from serve.twin.machine import Machine, load_machine
 from serve.twin.trace import Trace
@@ -40,8 +40,10 @@ class AgentRun(msgspec.Struct, frozen=True, kw_only=True):
     """One agent in one run."""
 
     turns: int
-    stall_s: float
-    """The longest time without a token, while it wanted one."""
+    first_stall_s: float
+    """The longest time without a token in its first turn, whose prompt nobody has computed before."""
+    later_stall_s: float
+    """In all others."""
     ttft_p99_s: float
     ttft_max_s: float
     kept_pace_p99_s: float
@@ -75,9 +77,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stalls_s(self) -> dict[str, float]:
-        """Governed, by agent: what the others cost it."""
-        governed = self.runs[Rule.GOVERNOR].agents
-        return {name: agent.stall_s for name, agent in governed.items()}
+        """Governed, by what it is: the longest time without a token, where the agent's own prefill would not take more
+        than the goal if it were alone."""
+        stalls = {}
+        for name, agent in self.runs[Rule.GOVERNOR].agents.items():
+            if self.alone[name].first_stall_s <= STALL_GOAL_S:
+                stalls[f"{name}, first turn"] = agent.first_stall_s
+            if self.alone[name].later_stall_s <= STALL_GOAL_S:
+                stalls[f"{name}, later"] = agent.later_stall_s
+        return stalls
 
     @property
     def ttft_gain(self) -> float:
@@ -134,16 +142,21 @@ def _sliced(row: TurnRow) -> int:
 
 
 def _agent(rows: Sequence[TurnRow], pace_s: float) -> AgentRun:
-    stall = longest_stall(rows)
+    ordered = sorted(rows, key=lambda row: row.arrived_s)
     waits = [_first_token(row) for row in rows]
     return AgentRun(
         turns=len(rows),
-        stall_s=0.0 if stall is None else stall.seconds,
+        first_stall_s=_longest_silence(ordered[:1]),
+        later_stall_s=_longest_silence(ordered[1:]),
         ttft_p99_s=percentile(waits, 99) or 0.0,
         ttft_max_s=max(waits, default=0.0),
         kept_pace_p99_s=percentile(at_pace(waits, pace_s), 99) or 0.0,
         ended_s=max((row.ended_s for row in rows), default=0.0),
     )
+
+
+def _longest_silence(rows: Iterable[TurnRow]) -> float:
+    return max((row.longest_silence_s for row in rows), default=0.0)
 
 
 def _first_token(row: TurnRow) -> float:
@@ -171,33 +184,18 @@ def sheets(outcome: Outcome) -> list[Sheet]:
     rules = list(outcome.runs)
     names = list(outcome.alone)
     stalls = [
-        (
-            name,
-            figure(outcome.alone[name].stall_s),
-            *(figure(outcome.runs[rule].agents[name].stall_s) for rule in rules),
-        )
+        (name, *(f"{figure(a.first_stall_s)} / {figure(a.later_stall_s)}" for a in _of_all(outcome, name)))
         for name in names
     ]
     first = [
         (
             name,
             f"{outcome.alone[name].turns:,}",
-            f"{figure(outcome.alone[name].ttft_p99_s)} / {figure(outcome.alone[name].kept_pace_p99_s)}",
-            *(
-                f"{figure(a.ttft_p99_s)} / {figure(a.kept_pace_p99_s)}"
-                for a in (outcome.runs[r].agents[name] for r in rules)
-            ),
+            *(f"{figure(a.ttft_p99_s)} / {figure(a.kept_pace_p99_s)}" for a in _of_all(outcome, name)),
         )
         for name in names
     ]
-    ends = [
-        (
-            name,
-            figure(outcome.alone[name].ended_s, 0),
-            *(figure(outcome.runs[rule].agents[name].ended_s, 0) for rule in rules),
-        )
-        for name in names
-    ]
+    ends = [(name, *(figure(a.ended_s, 0) for a in _of_all(outcome, name))) for name in names]
     runs = [
         (
             rule.value,
@@ -214,10 +212,11 @@ def sheets(outcome: Outcome) -> list[Sheet]:
     heads = ("alone", *(rule.value for rule in rules))
     return [
         Sheet(
-            title="Longest time without a token, s",
+            title="Longest time without a token, s: in the first turn / in all later ones",
             columns=("agent", *heads),
             rows=stalls,
-            note="alone: as if the agent had the machine to itself; what is there is its own prefill.",
+            note="alone: as if the agent were the only one; what is there is its own prefill. First turns are prompts "
+            "of 94K, 140K, 22K and 16K tokens that come within 40 s.",
         ),
         Sheet(
             title="To the first token, p99, s: of all turns / if it had gone on asking at its own pace",
@@ -246,12 +245,21 @@ def sheets(outcome: Outcome) -> list[Sheet]:
     ]
 
 
+def _of_all(outcome: Outcome, name: str) -> list[AgentRun]:
+    """One agent: alone, and in each run."""
+    return [outcome.alone[name], *(run.agents[name] for run in outcome.runs.values())]
+
+
 def goals(outcome: Outcome) -> list[str]:
     """Each goal with what became of it."""
-    own = [name for name, agent in outcome.alone.items() if agent.stall_s > STALL_GOAL_S]
-    worst = max(stall_s for name, stall_s in outcome.stalls_s.items() if name not in own)
-    lines = [
-        _told(worst <= STALL_GOAL_S, f"nobody stands still for more than {STALL_GOAL_S:.0f} s: {worst:.1f} s"),
+    worst = max(outcome.stalls_s.values())
+    governed = outcome.runs[Rule.GOVERNOR]
+    return [
+        _told(
+            worst <= STALL_GOAL_S,
+            f"nobody stands still for more than {STALL_GOAL_S:.0f} s, but for prefills that alone take longer: "
+            f"{worst:.1f} s",
+        ),
         _told(
             outcome.ttft_gain >= TTFT_GOAL,
             f"the small agent's p99 {TTFT_GOAL:.0f} times better: {outcome.ttft_gain:.0f}",
@@ -260,12 +268,8 @@ def goals(outcome: Outcome) -> list[str]:
             outcome.throughput_kept >= THROUGHPUT_GOAL,
             f"{THROUGHPUT_GOAL:.0%} of the throughput kept: {outcome.throughput_kept:.0%}",
         ),
+        _told(governed.answers == governed.answers_whole, "every answer is as long as uninterrupted"),
     ]
-    governed = outcome.runs[Rule.GOVERNOR]
-    lines.append(_told(governed.answers == governed.answers_whole, "every answer is as long as uninterrupted"))
-    if own:
-        lines[0] += f" (but {', '.join(own)}, whose own prefill alone takes longer)"
-    return lines
 
 
 def _told(is_met: bool, what: str) -> str:

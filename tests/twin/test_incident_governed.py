@@ -25,18 +25,21 @@ def outcome(machine: Machine) -> Outcome:
 
 
 def test_the_engine_alone_lets_the_small_agent_stand_still_for_more_than_half_an_hour(outcome: Outcome) -> None:
-    assert outcome.runs[Rule.FIRST_COME].agents[SMALL].stall_s > 1800.0
+    assert outcome.runs[Rule.FIRST_COME].agents[SMALL].later_stall_s > 1800.0
 
 
-@pytest.mark.parametrize("agent", [SMALL, UNCAPPED])
-def test_governed_nobody_stands_still_for_a_minute(outcome: Outcome, agent: str) -> None:
-    assert outcome.stalls_s[agent] <= STALL_GOAL_S
+def test_governed_nobody_stands_still_for_a_minute(outcome: Outcome) -> None:
+    stalls = outcome.stalls_s
+    assert {f"{HOG}, later", f"{UNCAPPED}, later", f"{SMALL}, first turn", f"{SMALL}, later"} <= stalls.keys()
+    assert max(stalls.values()) <= STALL_GOAL_S, stalls
 
 
-@pytest.mark.parametrize("agent", [HOG, VAIN])
-def test_who_stands_still_for_longer_computes_a_prompt_meanwhile(outcome: Outcome, agent: str) -> None:
-    """Two prompts of 94K and 140K take 230 s whoever goes first."""
-    assert outcome.stalls_s[agent] <= outcome.alone[HOG].stall_s + outcome.alone[VAIN].stall_s + STALL_GOAL_S
+def test_who_stands_still_for_longer_computes_a_prompt_meanwhile(outcome: Outcome) -> None:
+    """Two prompts of 94K and 140K take 230 s whoever goes first, and a rewritten one of 97K takes 86 s."""
+    governed, alone = outcome.runs[Rule.GOVERNOR].agents, outcome.alone
+    both_s = alone[HOG].first_stall_s + alone[VAIN].first_stall_s
+    assert max(governed[HOG].first_stall_s, governed[VAIN].first_stall_s) <= both_s + STALL_GOAL_S
+    assert governed[VAIN].later_stall_s <= alone[VAIN].later_stall_s + STALL_GOAL_S
 
 
 def test_the_small_agents_first_tokens_come_ten_times_sooner(outcome: Outcome) -> None:
@@ -73,7 +76,8 @@ def test_a_mix_that_wants_twice_l1_is_hardly_computed_twice(mixes: dict[Rule | N
 
 def test_service_is_equal_and_nobody_waits_for_half_an_hour(mixes: dict[Rule | None, MixRun]) -> None:
     assert mixes[Rule.GOVERNOR].jain >= 0.95
-    assert mixes[Rule.GOVERNOR].ttft_max_s < 600.0 < mixes[Rule.SHORTEST].ttft_max_s
+    assert mixes[Rule.GOVERNOR].ttft_max_s < 900.0
+    assert mixes[Rule.SHORTEST].ttft_max_s > 1700.0
 
 
 def test_a_mix_is_done_sooner_than_by_first_come_and_no_rule_beats_the_bound(mixes: dict[Rule | None, MixRun]) -> None:
