@@ -30,7 +30,7 @@ keepalive_every_s = 0.1
 """
 HOG: dict[str, Any] = {
     "reasoning": TEXT * 2,
-    "text": TEXT * 6,
+    "text": TEXT * 15,
     "calls": [CALL],
 }
 
@@ -212,9 +212,10 @@ async def test_a_policy_that_is_changed_meanwhile_changes_nothing(gateway: Gover
 
 
 async def test_a_governor_that_stops_tells_a_paused_client(gateway: Governed) -> None:
-    pair = await paused_pair(gateway, wished("Tell me.", reasoning="", text=TEXT * 40, calls=[]))
+    pair = await paused_pair(gateway, wished("Tell me.", reasoning="", text=TEXT * 200, calls=[]))
     gateway.stop()
-    await asyncio.wait({pair.hog.task, pair.other.task}, timeout=10)
+    done, _ = await asyncio.wait({pair.hog.task, pair.other.task}, timeout=30)
+    assert pair.hog.task in done
     assert pair.hog.chunks[-1]["error"]["message"] == "The governor is stopping."
     assert (await gateway.ends())[0].state is TurnState.INTERRUPTED
 
@@ -246,7 +247,7 @@ async def test_an_engine_that_dies_meanwhile_is_told(tmp_path: Path) -> None:
         ) as gateway:
             pair = await paused_pair(gateway)
             await engine.aclose()
-            await asyncio.wait({pair.hog.task, pair.other.task}, timeout=15)
+            await asyncio.wait({pair.hog.task, pair.other.task}, timeout=30)
             assert pair.hog.chunks[-1]["error"]
             hog = (await gateway.ends())[0]
             assert hog.state is TurnState.UPSTREAM_ERROR
