@@ -24,6 +24,7 @@ from serve.engine import Capabilities, Continuation
 
 log = logging.getLogger(__name__)
 
+_REASONING, _TEXT = "reasoning", "text"  # an enum's member is ten times as slow a key
 _USAGE_S = 2.0
 """How long an engine may take to end a generation that it was told to end."""
 
@@ -34,9 +35,10 @@ class Bounds:
     def __init__(self, *, thinking_tokens: int | None, loop_chars: int) -> None:
         self.loop: Loop | None = None
         """What is repeated, once it is found."""
-        self.loops_in_reasoning = False
+        self._loops_in_reasoning = False
         self._loops = AnswerLoops(loop_chars) if loop_chars else None
         self._budget = None if thinking_tokens is None else ThinkingBudget(thinking_tokens)
+        self._end: tuple[int, ...] | None = None
         self._due = asyncio.Event()
         """There is something to be counted, or a loop was found."""
 
@@ -48,7 +50,7 @@ class Bounds:
             elif self._budget.on_text(text):
                 self._due.set()
         if self._loops is not None:
-            self._look(kind, text)
+            self._look(_REASONING if kind is Kind.REASONING else _TEXT, text)
 
     def on_call(self, call: Any) -> None:
         """A piece of a tool call was shown."""
@@ -56,14 +58,15 @@ class Bounds:
         function = call.get("function") if isinstance(call, dict) else None
         arguments = function.get("arguments") if isinstance(function, dict) else None
         if self._loops is not None and isinstance(arguments, str):
-            self._look(call.get("index"), arguments)
+            index = call.get("index")
+            self._look(index if type(index) is int else 0, arguments)
 
-    def _look(self, part: Kind | int | None, text: str) -> None:
+    def _look(self, part: str | int, text: str) -> None:
         if self._loops is None or self.loop is not None:
             return
         self.loop = self._loops.feed(part, text)
         if self.loop is not None:
-            self.loops_in_reasoning = part is Kind.REASONING
+            self._loops_in_reasoning = part == _REASONING
             self._due.set()
 
     async def reached(self, continuation: Continuation) -> None:
@@ -77,35 +80,42 @@ class Bounds:
                 return
 
     async def _is_used_up(self, budget: ThinkingBudget, continuation: Continuation) -> bool:
-        text = budget.take_uncounted()
         try:
-            if not await continuation.thinking_end():
+            if not await self._ensure_end(continuation):
                 self._budget = None  # a phase that cannot be closed is not cut either
                 return False
+            text = budget.take_uncounted()
             budget.on_counted(text, len(await continuation.tokens_of(text)))
         except UpstreamError as error:
             log.warning("the engine did not count an answer's reasoning: %s", error)
         return budget.is_used_up
 
+    async def _ensure_end(self, continuation: Continuation) -> tuple[int, ...]:
+        """See :meth:`serve.engine.Continuation.thinking_end`; asked once."""
+        if self._end is None:
+            self._end = await continuation.thinking_end()
+        return self._end
+
     async def ends_answer(self, continuation: Continuation, *, reasoning: bool) -> bool:
         """Whether the generation that was stopped is the last one. ``reasoning``: it was stopped in that."""
         if self.loop is None:
             return False
-        if not self.loops_in_reasoning:
+        if not self._loops_in_reasoning:
             return True
         if not reasoning:  # it has come to its answer by itself
             self.loop = None
             return False
-        return not await continuation.thinking_end()
+        return not await self._ensure_end(continuation)
 
     async def closing(self, continuation: Continuation, kept_tokens: int) -> tuple[int, ...]:
         """What closes the thinking of a generation that was stopped in it and of which so many tokens are kept; empty:
         it is to go on."""
-        if self._budget is not None:
-            self._budget.on_kept(kept_tokens)
-        if self.loop is None and (self._budget is None or not self._budget.is_used_up):
-            return ()
-        return await continuation.thinking_end()
+        budget, used_up = self._budget, False
+        if budget is not None:
+            used_up = budget.is_used_up  # counted in parts it may have seemed so a few tokens before
+            budget.on_kept(kept_tokens)
+            used_up = used_up or budget.is_used_up
+        return await self._ensure_end(continuation) if used_up or self.loop is not None else ()
 
     def on_closed(self) -> None:
         """What follows is the answer."""

@@ -41,18 +41,19 @@ class LoopDetector:
     def __init__(self, chars: int) -> None:
         self._chars = chars
         self._tail = ""
-        self._unseen = 0
+        self._unseen: list[str] = []
+        self._unseen_chars = 0
 
     def feed(self, text: str) -> Loop | None:
         """The loop, as soon as ``text`` completes one."""
         if not self._chars:
             return None
-        self._tail += text
-        self._unseen += len(text)
-        if self._unseen * REPEATS < self._chars:
+        self._unseen.append(text)
+        self._unseen_chars += len(text)
+        if self._unseen_chars * REPEATS < self._chars:
             return None
-        self._unseen = 0
-        self._tail = self._tail[-self._chars :]
+        self._tail = (self._tail + "".join(self._unseen))[-self._chars :]
+        self._unseen, self._unseen_chars = [], 0
         if len(self._tail) < self._chars:
             return None
         period = _period(self._tail, self._chars // REPEATS)
