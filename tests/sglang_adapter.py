@@ -90,6 +90,7 @@ async def test_a_chat_is_counted_as_it_is_charged(with_tools: bool, engine: Sgla
     answer = await ask(engine, Endpoint.CHAT, body | {"stream": False})
     assert count is not None
     assert (count.tokens, count.exact) == (answer["usage"]["prompt_tokens"], True)
+    assert len(await engine.continuation.prompt_ids(msgspec.json.encode(body))) == count.tokens
 
 
 async def test_texts_and_messages_are_counted_as_they_are_charged(engine: Sglang) -> None:

@@ -70,6 +70,7 @@ def _arrival(turn: StoredTurn, now: Now | None) -> str:
         parts.append(f"prompt {shown(closed.prompt_tokens_counted)}{margin}")
         why = f" ({closed.cap_reason})" if closed.cap_reason else ""
         parts.append(f"cap {shown(closed.cap_applied)}{why}")
+        parts += [edit for edit in closed.edits if ":" in edit]  # others are names of fields
     elif now is not None:
         view = now.turn
         parts += [view.kind.value if view.kind else "kind unknown"]
@@ -97,7 +98,7 @@ def _end(state: TurnState, closed: TurnClosed) -> str:
         parts.append(f"paused {closed.pieces - 1}x, {milliseconds(closed.paused_ms)} in all")
     if closed.reason:
         parts.append(closed.reason)
-    return "; ".join(parts)
+    return "; ".join([*parts, *closed.flags])
 
 
 def _output(closed: TurnClosed) -> str:

@@ -150,7 +150,10 @@ class Listener:
         self._ids: TokenIds | None = None
 
     def on_ids(self, ids: TokenIds) -> None:
-        """Of the last generation so far."""
+        """Of one more generation; its prompt is that of the first, and what was kept of those before it."""
+        if self._ids is not None:
+            at = len(self._ids.prompt)
+            ids = TokenIds(ids.prompt[:at], (*ids.prompt[at:], *ids.output))
         self._ids = ids
 
     @asynccontextmanager

@@ -127,6 +127,10 @@ class HistoryBook:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def answers(self) -> list[Kept]:
+        """The one that was used last comes last."""
+        return list(self._kept.values())
+
     def keep(self, key: bytes, kept: Kept) -> None:
         """Changes state. One that is larger than all of the book is not kept."""
         self.forget(key)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -161,21 +164,62 @@ async def test_a_client_that_changed_its_answer_is_taken_at_its_word(lie: str, g
     assert first.state is second.state is TurnState.OK
 
 
+async def test_an_answer_that_was_paused_is_gone_on_from_as_a_whole(tmp_path: Path) -> None:
+    eager = EXACT + "[slices]\nquantum_s = 0.05\nyield_after_s = 0.05\n"
+    async with (
+        twin_server(small_machine(max_running_requests=1), speed=6) as twin,
+        governed(
+            twin.url, tmp_path, engine_kind="sglang", agents=("alice", "bob"), policies={"alice": eager, "bob": eager}
+        ) as gov,
+    ):
+        client = Hermes(SYSTEM)
+        client.ask("How is the weather?")
+        wish = {"reasoning": THOUGHT, "text": SAID * 4, "calls": []}
+        answer = asyncio.create_task(told(gov, "alice", body_of(client, wish), stream=True))
+        async with asyncio.timeout(10):
+            while not any(turn.phase == "decode" for turn in (await gov.snapshot()).turns):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        await told(gov, "bob", body_of(Hermes("Be quick."), WISHES[3]) | {"max_tokens": 8}, stream=False)
+        client.on_answer(await answer)
+        client.ask("And now?")
+        await told(gov, "alice", body_of(client, WISHES[3]), stream=True)
+        first, _, second = await gov.ends()
+        await gov.assert_idle()
+    assert first.pieces is not None
+    assert first.pieces > 1
+    assert f"history restored: +{first.usage.completion_tokens} tokens" in second.edits
+    assert recomputed(first, second) <= PAGE + INTERVAL
+
+
+@pytest.mark.parametrize("ends", ["cut", "client leaves"])
+async def test_an_answer_that_broke_off_is_not_kept(ends: str, gateway: Governed, twin: Running) -> None:
+    client = Hermes(SYSTEM)
+    client.ask("How is the weather?")
+    body = body_of(client, WISHES[2]) | {"stream": True}
+    if ends == "cut":
+        await twin.client.put("/twin/faults", json=[{"kind": "cut", "after_tokens": 30, "every": 1}])
+    async with gateway.client("alice") as http, http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        with contextlib.suppress(httpx.HTTPError):
+            async for _ in answer.aiter_bytes():
+                if ends != "cut":
+                    break
+    await gateway.assert_idle()
+    assert gateway.governor.history.book.answers() == []
+
+
 async def test_the_model_reads_the_very_tokens(gateway: Governed, twin: Running) -> None:
     """What it is given is the prompt before, its own answer, and what the template makes of the new messages."""
     client = OpenClaw(SYSTEM)
     client.ask("How is the weather?")
     first = body_of(client, WISHES[0])
     client.on_answer(await told(gateway, "alice", first, stream=True))
-    (kept,) = [gateway.governor.history.book.find(key) for key in list(gateway.governor.history.book._kept)]
-    assert kept is not None
+    (kept,) = gateway.governor.history.book.answers()
     prompt = (await twin.post("/tokenize", **first)).json()["tokens"]
     assert list(kept.ids[: len(prompt)]) == prompt
     second = body_of(client, WISHES[2])
     as_sent = (await twin.post("/tokenize", **second)).json()["tokens"]
     await told(gateway, "alice", second, stream=True)
-    (_, later) = [gateway.governor.history.book.find(key) for key in list(gateway.governor.history.book._kept)]
-    assert later is not None
+    _, later = gateway.governor.history.book.answers()
     given = list(later.ids[: -later.output_tokens])
     assert given[: len(kept.ids)] == list(kept.ids)
     tail = given[len(kept.ids) :]

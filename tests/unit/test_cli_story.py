@@ -49,7 +49,12 @@ WHOLE = closed(
     ttft_ms=6_000.0,
     pieces=2,
     paused_ms=5_000.0,
+    edits=("max_tokens", "history restored: +700 tokens"),
+    flags=("thinking_closed: at 90 tokens",),
 )
+
+
+FIRST = "agent ada, tool_step, continuation, prompt 32,000 (+200), cap 4,096 (policy), history restored: +700 tokens"
 
 
 def test_the_whole_story_in_the_order_of_time() -> None:
@@ -63,7 +68,7 @@ def test_the_whole_story_in_the_order_of_time() -> None:
     ]
     steps = story(stored(WHOLE), decisions)
     assert lines(steps) == [
-        (0.0, "arrived", "agent ada, tool_step, continuation, prompt 32,000 (+200), cap 4,096 (policy)"),
+        (0.0, "arrived", FIRST),
         (0.01, "queued", "needs room"),
         (5.0, "granted", "runs"),
         (6.0, "first token", ""),
@@ -74,7 +79,7 @@ def test_the_whole_story_in_the_order_of_time() -> None:
             30.0,
             "ended",
             "truncated (length); in 32,100, 30,000 cached (L1 29,000, L2 1,000, L3 0); new 2,100; out 812;"
-            " paused 1x, 5.0 s in all",
+            " paused 1x, 5.0 s in all; thinking_closed: at 90 tokens",
         ),
         (45.0, "freed", "not confirmed"),
     ]
