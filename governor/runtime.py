@@ -28,6 +28,7 @@ from governor.gateway.generate import Services
 from governor.gateway.history import History
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Planner
+from governor.gateway.prewarm import Prewarmer
 from governor.gateway.relay import AnswerLimits
 from governor.gateway.server import GatewayServer
 from governor.gateway.sight import EngineSight
@@ -110,6 +111,7 @@ class Governor:
             times=config.watch_times,
         )
         self.sight = EngineSight(engine, self.admission, clock)
+        self.prewarmer = Prewarmer(engine, self.admission)
         services = Services(
             engine=engine,
             watch=self.watch,
@@ -118,6 +120,7 @@ class Governor:
             planner=Planner(engine, self.sessions, counter),
             history=self.history,
             admission=self.admission,
+            prewarmer=self.prewarmer,
             served=self.sight.served,
             book=self.book,
             clock=clock,
@@ -153,6 +156,7 @@ class Governor:
             asyncio.create_task(self.admission.run(), name="admission"),
             asyncio.create_task(self.watch.run(), name="engine-watch"),
             asyncio.create_task(self.sight.run(), name="engine-sight"),
+            asyncio.create_task(self.prewarmer.run(), name="prewarmer"),
             asyncio.create_task(self._policies.watch(self._on_policy), name="policy-watch"),
         ]
         serving = asyncio.create_task(self._server.serve([bound]), name="server")

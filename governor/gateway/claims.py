@@ -61,6 +61,11 @@ def claim_now(claim: Claim, policy: Policy, output_cap: int, prompt_tokens: int 
     return msgspec.structs.replace(claim, segments=segments, output_tokens=output_tokens, margin_tokens=0)
 
 
+def context_name(agent: AgentName, located: Located) -> str:
+    """Of the line of a conversation that the prompt goes on with; the next prompt of it has the same."""
+    return f"{agent}/{located.path}"
+
+
 def prompt_name(agent: AgentName, located: Located) -> bytes:
     """Equal for the very same prompt of the same conversation."""
     return _chain(agent, located, len(located.digests))

@@ -22,13 +22,14 @@ from governor.errors import ContextOverflow, GovernorError, InternalError, Upstr
 from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
 from governor.gateway.bounds import LoopGuard, bounds_of
-from governor.gateway.claims import claim_now, claim_of, prompt_name
+from governor.gateway.claims import claim_now, claim_of, context_name, prompt_name
 from governor.gateway.engine_watch import EngineWatch
-from governor.gateway.history import Ask, History, Listener
+from governor.gateway.history import Ask, History, Listener, Restored
 from governor.gateway.http import Receive, Scope, Send, headers_of
 from governor.gateway.pausable import can_continue
 from governor.gateway.pieces import Pausing, opened_in_pieces
 from governor.gateway.planner import Planner, TurnPlan, check_model, prompt_of
+from governor.gateway.prewarm import Prewarmer
 from governor.gateway.relay import AnswerLimits, Relay
 from governor.gateway.reply import Reply
 from governor.gateway.sight import ServedShare
@@ -64,6 +65,7 @@ class Services(msgspec.Struct, frozen=True):
     planner: Planner
     history: History
     admission: Admission
+    prewarmer: Prewarmer
     served: ServedShare
     book: TurnBook
     clock: Clock
@@ -163,10 +165,8 @@ class GenerateRoute:
         finally:
             # Many clients close on the last event, which cancels this task before it has returned.
             usage = turn.answer.usage
-            known_tokens = located.known.prompt_tokens if located.known else None
-            if restored is not None:  # of the client's own messages its usage tells nothing
-                known_tokens = restored.known_tokens
-            elif usage.prompt_tokens is not None:
+            known_tokens = _known_tokens(located, restored)
+            if restored is None and usage.prompt_tokens is not None:  # else it tells nothing of the client's messages
                 s.planner.learn(located, plan.measure.count, usage.prompt_tokens)
             if known_tokens is not None and usage.cached_tokens is not None:
                 s.served.note(known_tokens, usage.cached_tokens)
@@ -224,6 +224,8 @@ class GenerateRoute:
             claim=claim,
             session=located.session_id if located.shape is PromptShape.CONTINUATION else None,
             prompt=prompt_name(turn.agent, located),
+            context=context_name(turn.agent, located),
+            prefix_tokens=_known_tokens(located, ask.restored if ask else None) or 0,
         )
         for attempt in range(1, _ATTEMPTS + 1):
             async with s.admission.lease(arrival, turn.on_queued) as lease:
@@ -256,6 +258,7 @@ class GenerateRoute:
                         raise
                 finally:
                     lease.confirmed = lease.confirmed or turn.answer.ended_well
+                    lease.left = s.prewarmer.on_answered(arrival, call, turn.answer, plan.measure.count.tokens)
 
     def _guard(self, turn: Turn, request: GenerationRequest, policy: Policy, call: EngineCall) -> LoopGuard | None:
         """For an answer that is one generation, and a stream: of a whole one nothing is seen before its end."""
@@ -312,6 +315,13 @@ class GenerateRoute:
         )
         async with opened as answer:
             await relay.run(answer)
+
+
+def _known_tokens(located: Located, restored: Restored | None) -> int | None:
+    """Of the prompt, what the engine has had before."""
+    if restored is not None:
+        return restored.known_tokens
+    return located.known.prompt_tokens if located.known else None
 
 
 def _stopping() -> UpstreamUnavailable:

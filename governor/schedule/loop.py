@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -24,6 +24,7 @@ from governor.schedule.events import (
     EngineMode,
     EngineSeen,
     FloorsChanged,
+    Left,
     SchedulerEvent,
     TimePassed,
     TurnArrived,
@@ -33,6 +34,7 @@ from governor.schedule.events import (
     TurnWrote,
 )
 from governor.schedule.line import queue_view
+from governor.schedule.retention import Rest, Retention
 from governor.schedule.turns import TurnScheduler
 from governor.snapshot import QueueView
 from governor.types import AgentName, TurnId, Verdict
@@ -64,6 +66,8 @@ class Lease:
         """At least once."""
         self.confirmed = True
         """At the end: the engine itself has ended the turn. Set to false before an exit that leaves that open."""
+        self.left: Left | None = None
+        """At the end: what the turn leaves in the cache."""
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._post = post
 
@@ -96,6 +100,7 @@ class Admission:
         self._clock = clock
         self._on_decision = on_decision
         self._scheduler = TurnScheduler(self)
+        self._retention = Retention()
         self._events: asyncio.Queue[SchedulerEvent] = asyncio.Queue()
         self._leases: dict[TurnId, Lease] = {}
 
@@ -132,6 +137,7 @@ class Admission:
 
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
+        self._retention.check_integrity()
 
     def set_engine(
         self,
@@ -153,6 +159,14 @@ class Admission:
         """KV tokens that are left free for these agents."""
         self._events.put_nowait(FloorsChanged(floors))
 
+    def to_fetch(self, having: Container[str]) -> Rest | None:
+        """Whose context, of those in ``having``, is to be brought back into L1 now, while nobody waits. Whoever does it
+        asks for a lease as a turn does, and is asked to stop when another turn arrives."""
+        if self._scheduler.waiting or not self._events.empty():
+            return None
+        held_tokens = self._scheduler.ledger.held_tokens
+        return self._retention.to_fetch(self._clock.monotonic(), held_tokens=held_tokens, having=having)
+
     @asynccontextmanager
     async def lease(self, turn: TurnArrived, on_queued: QueuedCallback) -> AsyncIterator[Lease]:
         """Wait for leave to run; give it back on exit. Raises :class:`TooManyTurns` when the turn is refused.
@@ -161,6 +175,8 @@ class Admission:
         """
         arrived = self._clock.monotonic()
         lease = Lease(turn, on_queued, self._events.put_nowait)
+        if not turn.fetches:
+            self._stop_fetches(turn)
         self._leases[turn.turn_id] = lease
         self._events.put_nowait(turn)
         try:
@@ -171,14 +187,15 @@ class Admission:
             del self._leases[turn.turn_id]
             if lease.granted.done() and not lease.granted.cancelled():
                 lease.granted.exception()  # taken note of, should the waiter be cancelled in the same moment
-            self._events.put_nowait(TurnEnded(turn.turn_id, lease.confirmed))
+            self._events.put_nowait(TurnEnded(turn.turn_id, lease.confirmed, lease.left))
 
     async def run(self) -> None:
         """Own the scheduler until cancelled."""
         while True:
             event = await self._next_event()
+            now = self._clock.monotonic()
             try:
-                self._scheduler.on_event(self._clock.monotonic(), event)
+                self._scheduler.on_event(now, self._retention.on_event(now, event))
             except Exception:
                 log.exception("the turn scheduler failed on %r", event)
 
@@ -194,6 +211,7 @@ class Admission:
             return TimePassed()
 
     def grant(self, turn_id: TurnId, why: str) -> None:
+        self._retention.on_granted(turn_id)
         lease = self._leases.get(turn_id)
         if lease is not None and not lease.granted.done():
             lease.why = why
@@ -222,6 +240,12 @@ class Admission:
 
     def take_back(self, freed: Freed) -> None:
         self._on_decision(self._decided(Verdict.FREED, freed.turn_id, freed.agent, freed.why))
+
+    def _stop_fetches(self, turn: TurnArrived) -> None:
+        for lease in self._leases.values():
+            if lease.turn.fetches:
+                lease.pause_reason = f"{turn.agent} wants the engine"
+                lease.asked_to_pause.set()
 
     def _tell(self, verdict: Verdict, turn: TurnArrived, why: str) -> None:
         scheduler, turn_id = self._scheduler, turn.turn_id

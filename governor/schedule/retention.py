@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Container
 
 import msgspec
 
-from governor.policy.model import SharePolicy
-from governor.schedule.events import EngineChanged, SchedulerEvent, TurnArrived, TurnEnded, TurnPaused
+from governor.policy.model import LimitPolicy, SharePolicy
+from governor.schedule.events import EngineChanged, EngineMode, SchedulerEvent, TurnArrived, TurnEnded, TurnPaused
 from governor.schedule.recency import Recency
 from governor.schedule.toolclock import ToolClock
 from governor.types import AgentName, TurnId, TurnKind
@@ -35,6 +36,8 @@ FEWEST_TOKENS = 2048
 """A smaller context is back in a moment."""
 SURE = 0.05
 """Chance below which nobody is fetched."""
+FETCH_LIMITS = LimitPolicy(queue=0)
+"""Of the turn that fetches: where it cannot run at once it is refused."""
 
 
 class Rest(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +76,8 @@ class Retention:
                 self._on_ended(now, event)
             case EngineChanged():
                 self.recency.capacity_tokens = event.capacity.tokens
-                if event.anew:
-                    self.recency.forget()
+                if event.anew or event.mode is not EngineMode.READY:
+                    self.recency.forget()  # at worst it comes back as it was
         return event
 
     def on_granted(self, turn_id: TurnId) -> None:
@@ -105,9 +108,9 @@ class Retention:
         returns = self.clock.expected(rest.agent, rest.tool)
         return 0.0 if returns is None else returns.chance(now - rest.since, HORIZON_S)
 
-    def to_fetch(self, now: float, *, held_tokens: int) -> Rest | None:
-        """Who is to be brought back into L1, where running turns hold so much; the likeliest first. Each is fetched
-        once a rest at most: the arrival of the turn that does it counts."""
+    def to_fetch(self, now: float, *, held_tokens: int, having: Container[str]) -> Rest | None:
+        """Who of those in ``having`` is to be brought back into L1, where running turns hold so much; the likeliest
+        first. Each is fetched once a rest at most: the arrival of the turn that does it counts."""
         fits = self.recency.capacity_tokens
         if fits is None or not any(each.may_fetch for each in self._resting.values()):
             return None
@@ -117,7 +120,7 @@ class Retention:
             if rest.tokens > room:
                 return None
             room -= rest.tokens
-            if chance >= SURE and self._may_fetch(rest):
+            if chance >= SURE and rest.context in having and self._may_fetch(rest):
                 return rest
         return None
 

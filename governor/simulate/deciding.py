@@ -236,11 +236,11 @@ class Governor:
         """Bring somebody back into L1 while nobody else wants the engine."""
         if self._scheduler.waiting or (self._fetching is not None and self._fetching.turn_id in self._flights):
             return
-        rest = self.retention.to_fetch(now, held_tokens=self._scheduler.ledger.held_tokens)
-        request = None if rest is None else self._contexts.fetch_of(now, rest)
-        if request is None:
+        held_tokens = self._scheduler.ledger.held_tokens
+        rest = self.retention.to_fetch(now, held_tokens=held_tokens, having=self._contexts.held)
+        if rest is None:
             return
-        flight = self._host.on_fetch(request)
+        flight = self._host.on_fetch(self._contexts.fetch_of(now, rest))
         flight.cap = 1
         self._fetching = self._flights[flight.turn_id] = flight
         self._post(now, fetch_turn(flight, self._claim(flight)))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from governor.budget.claim import Claim
-from governor.policy.model import LimitPolicy, SlicePolicy
+from governor.policy.model import SlicePolicy
 from governor.schedule.events import Left, TurnArrived
-from governor.schedule.retention import Rest
+from governor.schedule.retention import FETCH_LIMITS, Rest
 from governor.simulate.acts import Request
 from governor.simulate.flight import Flight
 from governor.types import AgentClass, AgentName, PromptShape, TurnKind
@@ -28,8 +28,8 @@ class Contexts:
 
     def __init__(self) -> None:
         self._sent: dict[tuple[AgentName, str], OrderedDict[str, Key]] = {}
-        self._held: dict[str, Key] = {}
-        """Prompt and answer."""
+        self.held: dict[str, Key] = {}
+        """Prompt and answer, by name."""
         self._count = 0
 
     def name_of(self, request: Request) -> str:
@@ -45,7 +45,7 @@ class Contexts:
         lines[name] = request.prompt
         lines.move_to_end(name)
         if len(lines) > LINES:
-            self._held.pop(lines.popitem(last=False)[0], None)
+            self.held.pop(lines.popitem(last=False)[0], None)
         return name
 
     def on_answered(self, context: str, flight: Flight) -> Left | None:
@@ -54,18 +54,16 @@ class Contexts:
             return None
         if flight.request.fetches is not None:
             return Left(tokens=flight.prompt_tokens)
-        self._held[context] = flight.context
+        self.held[context] = flight.context
         return Left(
             tokens=len(flight.context),
             cached_tokens=flight.cached_tokens,
             tool=flight.request.tool,
         )
 
-    def fetch_of(self, now: float, rest: Rest) -> Request | None:
+    def fetch_of(self, now: float, rest: Rest) -> Request:
         """For one token behind all that the conversation has."""
-        key = self._held.get(rest.context)
-        if key is None:
-            return None
+        key = self.held[rest.context]
         return Request(
             agent=rest.agent,
             session="",
@@ -89,7 +87,7 @@ def fetch_turn(flight: Flight, claim: Claim) -> TurnArrived:
         agent=flight.request.agent,
         agent_class=AgentClass.BACKGROUND,
         kind=flight.request.kind,
-        limits=LimitPolicy(),
+        limits=FETCH_LIMITS,
         slices=SlicePolicy(enabled=False),
         claim=claim,
         context=flight.request.fetches,

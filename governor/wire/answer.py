@@ -48,6 +48,8 @@ class Answer(msgspec.Struct):
     text_bytes: int = 0
     reasoning_bytes: int = 0
     tool_bytes: int = 0
+    tool: str = ""
+    """Name of the last tool that it calls."""
     content_events: int = 0
     junk_events: int = 0
 
@@ -86,6 +88,8 @@ class _Chunk(msgspec.Struct):
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _ANY = msgspec.json.Decoder()
+_LONGEST_TOOL = 64
+"""Characters; OpenAI's own bound."""
 
 
 def _size(value: Any) -> int:
@@ -161,6 +165,13 @@ class ChatReader:
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict):
                 answer.tool_bytes += _size(function.get("name")) + _size(function.get("arguments"))
+                answer.tool = _name(function) or answer.tool
+
+
+def _name(called: dict[str, Any]) -> str:
+    """Of a tool; cut, since a model may write anything there."""
+    name = called.get("name")
+    return name[:_LONGEST_TOOL] if isinstance(name, str) else ""
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
@@ -256,6 +267,7 @@ class MessagesReader(_NamedReader):
         self.answer.text_bytes += _size(block.get("text"))
         self.answer.reasoning_bytes += _size(block.get("thinking"))
         self.answer.tool_bytes += _size(block.get("name")) + _size(block.get("partial_json"))
+        self.answer.tool = _name(block) or self.answer.tool
         if block.get("type") == "tool_use" and block.get("input"):
             self.answer.tool_bytes += len(msgspec.json.encode(block["input"]))
 
@@ -273,6 +285,8 @@ class ResponsesReader(_NamedReader):
                 answer.text_bytes += _size(event.get("delta"))
             case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
                 answer.reasoning_bytes += _size(event.get("delta"))
+            case "response.output_item.added":
+                self._on_item(event.get("item"))
             case "response.function_call_arguments.delta":
                 answer.tool_bytes += _size(event.get("delta"))
             case "response.completed" | "response.incomplete":
@@ -300,6 +314,11 @@ class ResponsesReader(_NamedReader):
                 field = "reasoning_bytes" if item.get("type") == "reasoning" else "text_bytes"
                 setattr(self.answer, field, getattr(self.answer, field) + _content_size(item.get("content")))
                 self.answer.tool_bytes += _size(item.get("arguments"))
+                self._on_item(item)
+
+    def _on_item(self, item: Any) -> None:
+        if isinstance(item, dict) and item.get("type") == "function_call":
+            self.answer.tool = _name(item) or self.answer.tool
 
 
 Reader = ChatReader | MessagesReader | ResponsesReader

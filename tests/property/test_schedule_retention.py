@@ -108,8 +108,9 @@ class Resting(RuleBasedStateMachine):
 
     @rule(held=st.integers(0, 2 * CAPACITY))
     def ask_who_is_to_be_fetched(self, held: int) -> None:
-        rest = self.retention.to_fetch(self.now, held_tokens=held)
+        rest = self.retention.to_fetch(self.now, held_tokens=held, having={"c1", "c2", "c3"})
         if rest is not None:
+            assert rest.context in {"c1", "c2", "c3"}
             assert rest.tokens + held <= CAPACITY
             assert not self.retention.recency.holds(rest.context)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import pytest
 
 from governor.budget.claim import Capacity, Claim, Segment
@@ -26,6 +28,7 @@ class Table:
     def __init__(self, capacity: int | None = L1) -> None:
         self.retention = Retention()
         self.now = 0.0
+        self.having: Container[str] = {"a/1", "b/1", "x/1"}
         self._count = 0
         self.engine(capacity)
 
@@ -83,7 +86,7 @@ class Table:
         self.play(f"{agent}/lesson", 200)
 
     def to_fetch(self, held_tokens: int = 0) -> str | None:
-        rest = self.retention.to_fetch(self.now, held_tokens=held_tokens)
+        rest = self.retention.to_fetch(self.now, held_tokens=held_tokens, having=self.having)
         return None if rest is None else rest.context
 
 
@@ -192,6 +195,15 @@ def test_the_likelier_one_has_the_place() -> None:
     table.retention.on_granted(fetch.turn_id)
     table.end(fetch)
     assert table.to_fetch() is None  # there is no second place
+
+
+def test_nobody_is_fetched_whose_request_is_not_there() -> None:
+    table = Table()
+    table.teach("a", 20.0)
+    table.play("a/1", 40_000)
+    table.play("x/1", 70_000)
+    table.having = ()
+    assert table.to_fetch() is None
 
 
 def test_a_rest_is_fetched_once() -> None:
