@@ -87,6 +87,8 @@ class Draft:
         self.marker: tuple[int, bytes] | None = None
         self.done: list[Done] = []
         self.left: dict[str, Left] = {}
+        self.open_results = [index for index, hold in enumerate(self.holds) if hold is Hold.OPEN]
+        """Results that the model has not seen."""
         self.before_tokens = fixed_tokens + sum(sizes)
         self.tokens = self.before_tokens
         self._handles: dict[int, str] = {}

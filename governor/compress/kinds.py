@@ -29,9 +29,11 @@ _DIFF = re.compile(r"^(?:diff --git |@@ -\d+(?:,\d+)? \+\d+|--- a/|Index: )", re
 _MARKDOWN_ROW = re.compile(r"\s*\|.*\|\s*$")
 _NUMBERED = re.compile(r"\s*\d+\s*[|:\t→]")
 SIGNATURE = re.compile(
-    r"(?:\s*\d+\s*[|:\t→]\s?)?\s*(?:(?:export|public|private|protected|static|async|abstract|final|pub|unsafe|default)\s+)*"
-    r"(?:def|class|func|function|fn|struct|enum|interface|trait|impl|type|module|package|namespace|import|const)\s+[\w\"'{*]"
-    r"|(?:\s*\d+\s*[|:\t→]\s?)?\s*(?:from\s+\S+\s+import|use\s+\w+::|#include|@\w)"
+    r"(?:[ \t]*\d+[ \t]*[|:\t→] ?)?[ \t]*(?:"
+    r"(?:(?:export|public|private|protected|static|async|abstract|final|pub|unsafe|default) +)*"
+    r"(?:def|class|func|function|fn|struct|enum|interface|trait|impl|type|module|package|namespace|import|const) +"
+    r"[\w\"'{*]"
+    r"|from +\S+ +import|use +\w+::|#include|@\w)"
 )
 """A line that declares something, in the languages that agents mostly read; line numbers before it are skipped."""
 _CODE_LINE = re.compile(

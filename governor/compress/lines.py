@@ -1,14 +1,14 @@
 """Cutting down a text of lines: head, tail, and what stands out between them.
 
-Lines that differ only in their digits are collapsed first. Nothing is moved: what stays keeps its order, each gap says
-how many lines are missing, and the first where all of them are.
+Short texts are first rid of lines that differ only in their digits. Nothing is moved: what stays keeps its order, each
+gap says how many lines are missing, and the first where all of them are. The text is searched, never split, so that a
+result of many megabytes costs a look at it and no copy.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+import re
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from governor.compress.cuts import Note, middle_out
@@ -16,13 +16,21 @@ from governor.compress.kinds import SIGNATURE, Kind
 
 _DIGITS = {ord(digit): None for digit in "0123456789"}
 _FEWEST_ALIKE = 4
+_COLLAPSED_CHARS = 65_536
+"""Of longer texts head and tail are kept either way, and what is alike in between goes with the rest."""
 _GAP_CHARS = 14
 """What the line in place of a gap takes; the first one takes a handle more."""
 _HANDLE_CHARS = 40
+_LEAST_LINE_CHARS = 80
 _HITS = 256
-"""More lines that stand out than this are not looked for, from either end."""
+"""More lines with one word of trouble than this are not looked for, from either end."""
 ALARMS = ("rror", "RROR", "FAIL", "ailed", "ailure", "xception", "raceback", "anic", "atal", "ATAL", "arning", "WARN")
 """Parts of words that tell trouble, without their first letter where its case varies."""
+_CHANGE = re.compile(r"^(?:[-+]|@@|diff )[^\n]*", re.MULTILINE)
+_DECLARATION = re.compile(f"^(?:{SIGNATURE.pattern})[^\n]*", re.MULTILINE)
+
+Span = tuple[int, int]
+"""Where a line begins and ends in a text, its line feed not included."""
 
 
 class Shares(NamedTuple):
@@ -44,17 +52,15 @@ def trim_lines(text: str, keep_chars: int, kind: Kind, note: Note) -> str:
     """``text`` with about ``keep_chars`` characters left. The same text if it has no more."""
     if len(text) <= keep_chars:
         return text
-    lines = text.split("\n")
-    if len(lines) < 3:
+    if text.count("\n") < 2:
         return middle_out(text, keep_chars, note)
-    if kind is Kind.LOG:
-        lines = list(_collapsed(lines, text.translate(_DIGITS).split("\n")))
-        if sum(map(len, lines)) + len(lines) <= keep_chars:
-            return "\n".join([*lines, note.about("similar lines")])
-    longest = max(80, keep_chars // 4)
-    lines = [line if len(line) <= longest else middle_out(line, longest - _HANDLE_CHARS, note) for line in lines]
-    kept = _chosen(lines, keep_chars - _HANDLE_CHARS - 2 * _GAP_CHARS, kind)
-    return "\n".join(_with_gaps(lines, kept, note))
+    if kind is Kind.LOG and len(text) <= _COLLAPSED_CHARS:
+        text = "\n".join(_collapsed(text.split("\n"), text.translate(_DIGITS).split("\n")))
+        if len(text) <= keep_chars:
+            return f"{text}\n{note.about('similar lines')}"
+    longest = max(_LEAST_LINE_CHARS, keep_chars // 4)
+    spans = _chosen(text, keep_chars - _HANDLE_CHARS - 2 * _GAP_CHARS, longest, kind)
+    return "\n".join(_with_gaps(text, spans, longest - _HANDLE_CHARS, note))
 
 
 def _collapsed(lines: Sequence[str], without_digits: Sequence[str]) -> Iterator[str]:
@@ -73,78 +79,103 @@ def _collapsed(lines: Sequence[str], without_digits: Sequence[str]) -> Iterator[
         start = index
 
 
-def _chosen(lines: Sequence[str], room: int, kind: Kind) -> list[int]:
-    """Indices of the lines that fit, in order."""
+def _chosen(text: str, room: int, longest: int, kind: Kind) -> list[Span]:
+    """The lines that fit, in order."""
     shares = _SHARES[kind]
-    costs = [len(line) + 1 for line in lines]
-    first = _fitting(range(len(lines)), costs, int(room * shares.head))
-    last = _fitting(range(len(lines) - 1, len(first) - 1, -1), costs, int(room * shares.tail))
+    first, last = _taken(_from_start(text), int(room * shares.head), longest), []
+    after_first = first[-1][1] + 1 if first else 0
+    if after_first < len(text):
+        last = _taken(_from_end(text, after_first), int(room * shares.tail), longest)
+    left = room - sum(_cost(span, longest) for span in (*first, *last))
+    before_last = last[-1][0] if last else len(text)
     chosen = {*first, *last}
-    left = room - sum(costs[index] for index in chosen)
-    between = range(len(first), len(lines) - len(last))
-    standing_out = _from_both_ends(_standing_out(lines, between, kind))
-    for index in standing_out:
-        left -= costs[index] if {index - 1, index + 1} & chosen else costs[index] + _GAP_CHARS
+    for span in _standing_out(text, after_first, before_last, kind):
+        left -= _cost(span, longest) + _GAP_CHARS
         if left < 0:
             break
-        chosen.add(index)
+        chosen.add(span)
     return sorted(chosen)
 
 
-def _fitting(indices: Iterable[int], costs: Sequence[int], room: int) -> list[int]:
+def _cost(span: Span, longest: int) -> int:
+    return min(span[1] - span[0], longest) + 1
+
+
+def _taken(spans: Iterator[Span], room: int, longest: int) -> list[Span]:
     taken = []
-    for index in indices:
-        room -= costs[index]
+    for span in spans:
+        room -= _cost(span, longest)
         if room < 0:
             break
-        taken.append(index)
+        taken.append(span)
     return taken
 
 
-def _standing_out(lines: Sequence[str], between: range, kind: Kind) -> list[int]:
-    if kind is Kind.DIFF:
-        return [index for index in between if lines[index][:1] in {"+", "-", "@", "d"}]
-    if kind is Kind.CODE:
-        return [index for index in between if SIGNATURE.match(lines[index])]
-    return _alarming(lines, between)
+def _from_start(text: str) -> Iterator[Span]:
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield start, end
+        start = end + 1
+    yield start, len(text)
 
 
-def _alarming(lines: Sequence[str], between: range) -> list[int]:
-    """Lines with a word of trouble. The words are searched for in the whole text, which is ten times as fast as asking
-    each line."""
-    part = lines[between.start : between.stop]
-    text = "\n".join(part)
-    starts = [0, *accumulate(len(line) + 1 for line in part)]
-    found: set[int] = set()
+def _from_end(text: str, begin: int) -> Iterator[Span]:
+    end = len(text)
+    while (start := text.rfind("\n", begin, end) + 1) > begin:
+        yield start, end
+        end = start - 1
+    yield begin, end
+
+
+def _standing_out(text: str, begin: int, end: int, kind: Kind) -> Iterator[Span]:
+    match kind:
+        case Kind.DIFF:
+            return (found.span() for found in _CHANGE.finditer(text, begin, end))
+        case Kind.CODE:
+            return (found.span() for found in _DECLARATION.finditer(text, begin, end))
+        case _:
+            return _from_both_ends(_alarming(text, begin, end))
+
+
+def _alarming(text: str, begin: int, end: int) -> list[Span]:
+    """Lines with a word of trouble. Searching the text for each word is ten times as fast as asking each line."""
+    found: set[Span] = set()
     for word in ALARMS:
-        for find, step in ((text.find, 1), (text.rfind, -1)):
-            at = find(word)
-            for _ in range(_HITS):
-                if at < 0:
-                    break
-                line = bisect_right(starts, at) - 1
-                found.add(line)
-                at = text.find(word, starts[line + 1]) if step > 0 else text.rfind(word, 0, starts[line])
-    return sorted(between.start + line for line in found)
+        low, high = begin, end
+        for _ in range(_HITS):
+            at = text.find(word, low, high)
+            if at < 0:
+                break
+            first = _line_at(text, at, begin, end)
+            last = _line_at(text, text.rfind(word, at, high), begin, end)
+            found.update((first, last))
+            low, high = first[1], max(first[1], last[0])
+    return sorted(found)
 
 
-def _from_both_ends(indices: Sequence[int]) -> Iterator[int]:
+def _line_at(text: str, at: int, begin: int, end: int) -> Span:
+    stop = text.find("\n", at, end)
+    return max(begin, text.rfind("\n", begin, at) + 1), end if stop < 0 else stop
+
+
+def _from_both_ends(spans: Sequence[Span]) -> Iterator[Span]:
     """First, last, second, last but one, ...: the first trouble is often the cause, the last one the state."""
-    low, high = 0, len(indices) - 1
+    low, high = 0, len(spans) - 1
     while low <= high:
-        yield indices[low]
+        yield spans[low]
         if low < high:
-            yield indices[high]
+            yield spans[high]
         low, high = low + 1, high - 1
 
 
-def _with_gaps(lines: Sequence[str], kept: Sequence[int], note: Note) -> Iterator[str]:
-    previous, is_said = -1, False
-    for index in [*kept, len(lines)]:
-        missing = index - previous - 1
+def _with_gaps(text: str, spans: Sequence[Span], most_chars: int, note: Note) -> Iterator[str]:
+    end, is_said = 0, False
+    for start, stop in [*spans, (len(text) + 1, len(text) + 1)]:
+        missing = text.count("\n", end, start) + (start > len(text)) if start > end else 0
         if missing:
             yield f"[{missing:,} lines]" if is_said else note.about(f"{missing:,} lines")
             is_said = True
-        if index < len(lines):
-            yield lines[index]
-        previous = index
+        if start <= len(text):
+            line = text[start:stop]
+            yield line if len(line) <= most_chars else middle_out(line, most_chars, note)
+        end = stop + 1

@@ -16,9 +16,10 @@ from governor.wire.jsonobject import JsonObject
 from governor.wire.messages import decode
 
 _ABSENT = msgspec.Raw(b"")
+_BRACKET = ord("[")
 _NOTHING = frozenset({b"", b"null", b'""', b"[]", b"{}"})
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
-_RESULT_ROLES = frozenset({"tool", "function"})
+RESULT_ROLES = frozenset({"tool", "function"})
 
 
 class Message(msgspec.Struct, gc=False):
@@ -30,6 +31,9 @@ class Message(msgspec.Struct, gc=False):
     function_call: msgspec.Raw = _ABSENT
     tool_call_id: Any = None
     name: Any = None
+    reasoning_content: msgspec.Raw = _ABSENT
+    reasoning: msgspec.Raw = _ABSENT
+    reasoning_details: msgspec.Raw = _ABSENT
 
     @property
     def has_calls(self) -> bool:
@@ -38,7 +42,7 @@ class Message(msgspec.Struct, gc=False):
 
     @property
     def is_result(self) -> bool:
-        return self.role in _RESULT_ROLES
+        return self.role in RESULT_ROLES
 
     @property
     def is_instruction(self) -> bool:
@@ -61,6 +65,11 @@ def read_message(raw: bytes | msgspec.Raw) -> Message:
 def is_empty(value: msgspec.Raw) -> bool:
     """Absent, null, or an empty text, list or object."""
     return value is _ABSENT or (len(memoryview(value)) <= 4 and bytes(value) in _NOTHING)
+
+
+def is_list(content: msgspec.Raw) -> bool:
+    """The content is a list of parts, not a text."""
+    return content is not _ABSENT and memoryview(content)[0] == _BRACKET
 
 
 def size_bytes(value: msgspec.Raw) -> int:
@@ -94,13 +103,12 @@ def text_of(content: msgspec.Raw) -> str:
 
 def with_text(content: msgspec.Raw, text: str) -> bytes:
     """A content of the same shape that has only this text."""
-    is_list = bytes(memoryview(content)[:1]) == b"["
-    return msgspec.json.encode([{"type": "text", "text": text}] if is_list else text)
+    return msgspec.json.encode([{"type": "text", "text": text}] if is_list(content) else text)
 
 
 def edit_texts(content: msgspec.Raw, edit: Callable[[str], str]) -> bytes | None:
     """The content with each of its texts edited, all else byte for byte; ``None`` where nothing changed."""
-    if bytes(memoryview(content)[:1]) != b"[":
+    if not is_list(content):
         value = decode(content)
         text = edit(value) if isinstance(value, str) else value
         return None if text == value else msgspec.json.encode(text)

@@ -10,13 +10,13 @@ belongs to the latest assistant message that has its id; a result whose id is no
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
-from governor.compress.messages import Message
+from governor.compress.messages import RESULT_ROLES, Message
 from governor.tokens.breaks import CARRIER_MARK
 
 _NOT_ALPHANUMERIC = re.compile(r"[^0-9A-Za-z]")
@@ -32,14 +32,14 @@ class Call(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class Unit(msgspec.Struct, frozen=True):
+class Unit(msgspec.Struct, frozen=True, gc=False):
     """Messages ``start`` to ``end`` (exclusive) that stay or go together."""
 
     start: int
     end: int
 
 
-class Round(msgspec.Struct, frozen=True):
+class Round(msgspec.Struct, frozen=True, gc=False):
     """Units of one round, in order. The first round may lack a user message."""
 
     units: tuple[Unit, ...]
@@ -114,16 +114,18 @@ def is_carrier(message: Message) -> bool:
 
 def rounds_of(messages: Sequence[Message]) -> Rounds:
     """Linear in the number of messages."""
-    spans: list[list[int]] = []
-    owners: dict[str, tuple[list[int], Call]] = {}
+    starts: list[int] = []
+    ends: list[int] = []
+    owners: dict[str, tuple[int, Call]] = {}
     calls: dict[int, Call] = {}
     waiting: list[Call] = []
-    asking: list[int] = []
+    asking = -1
     for index, message in enumerate(messages):
-        if not message.is_result:
-            spans.append([index, index + 1])
+        if message.role not in RESULT_ROLES:
+            starts.append(index)
+            ends.append(index + 1)
             if message.role == "assistant":
-                waiting, asking = calls_of(message), spans[-1]
+                waiting, asking = calls_of(message), len(starts) - 1
                 for call in waiting:
                     if call.id:
                         owners[call.id] = owners[_bare(call.id)] = (asking, call)
@@ -133,44 +135,52 @@ def rounds_of(messages: Sequence[Message]) -> Rounds:
         if owner is None and waiting:
             owner = (asking, waiting[0])
         if owner is not None:
-            span, call = owner
-            span[1] = index + 1
+            unit, call = owner
+            ends[unit] = index + 1
             calls[index] = call
             if call in waiting:
                 waiting.remove(call)
-        elif spans and spans[-1] is asking:
-            asking[1] = index + 1
+        elif asking == len(starts) - 1 >= 0:
+            ends[asking] = index + 1
         else:
-            spans.append([index, index + 1])
+            starts.append(index)
+            ends.append(index + 1)
     users = tuple(index for index, each in enumerate(messages) if each.role == "user" and not is_carrier(each))
-    return Rounds(rounds=_grouped(_merged(spans), frozenset(users)), calls=calls, users=users)
+    return Rounds(rounds=_grouped(_merged(starts, ends), frozenset(users)), calls=calls, users=users)
 
 
 def _bare(call_id: str) -> str:
     return call_id if call_id.isalnum() else _NOT_ALPHANUMERIC.sub("", call_id)
 
 
-def _merged(spans: list[list[int]]) -> list[Unit]:
+def _merged(starts: Sequence[int], ends: Sequence[int]) -> Iterator[Unit]:
     """Spans that reach into one another as one."""
-    merged: list[list[int]] = []
-    for span in spans:
-        if merged and span[0] < merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], span[1])
-        else:
-            merged.append(span)
-    return [Unit(start, end) for start, end in merged]
+    start, end = 0, 0
+    for next_start, next_end in zip(starts, ends, strict=True):
+        if next_start < end:
+            end = max(end, next_end)
+            continue
+        if end:
+            yield Unit(start, end)
+        start, end = next_start, next_end
+    if end:
+        yield Unit(start, end)
 
 
-def _grouped(units: Sequence[Unit], users: Container[int]) -> tuple[Round, ...]:
-    groups: list[list[Unit]] = []
+def _grouped(units: Iterable[Unit], users: Container[int]) -> tuple[Round, ...]:
+    groups: list[Round] = []
+    group: list[Unit] = []
     after_user = False
     for unit in units:
         is_user = unit.start in users
-        if not groups or (is_user and not after_user):
-            groups.append([])
-        groups[-1].append(unit)
+        if group and is_user and not after_user:
+            groups.append(Round(tuple(group)))
+            group = []
+        group.append(unit)
         after_user = is_user
-    return tuple(Round(tuple(group)) for group in groups)
+    if group:
+        groups.append(Round(tuple(group)))
+    return tuple(groups)
 
 
 def holds_of(messages: Sequence[Message], rounds: Rounds, sizes: Sequence[int], recent_tokens: int) -> list[Hold]:

@@ -11,7 +11,7 @@ import msgspec
 
 from governor.compress.cuts import Note
 from governor.compress.draft import Draft, Edit, Left
-from governor.compress.messages import edit_parts, edit_texts, size_bytes, with_fields
+from governor.compress.messages import edit_parts, edit_texts, is_list, size_bytes, with_fields
 from governor.policy.model import CompressionStage
 from governor.wire.messages import decode
 
@@ -30,7 +30,7 @@ def image_edits(draft: Draft) -> Iterator[Edit]:
     for index in draft.editable:
         message = draft.messages[index]
         content = None
-        if bytes(memoryview(message.content)[:1]) == b"[":
+        if is_list(message.content):
             content = edit_parts(message.content, partial(_without_media, _Lazy(draft, index)))
         elif draft.sizes[index] > least and message.is_result and _may_have_runs(message.content):
             content = edit_texts(message.content, partial(_without_runs, _Lazy(draft, index)))

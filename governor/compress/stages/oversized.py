@@ -17,7 +17,7 @@ _LEAST_TOKENS = 200
 def oversized_edits(draft: Draft) -> Iterator[Edit]:
     """Each result above its room, cut down to it, the largest first. Where all else is done, the room is an equal part
     of what the target leaves for the results that wait."""
-    waiting = [index for index, hold in enumerate(draft.holds) if hold is Hold.OPEN and not draft.is_protected(index)]
+    waiting = [index for index in draft.open_results if not draft.is_protected(index)]
     room = draft.limits.oversized_tokens
     if draft.reach is Hold.OPEN and waiting:
         room = min(room, (sum(draft.sizes[index] for index in waiting) - draft.excess_tokens) // len(waiting))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
 
 from governor.compress.draft import Draft, Edit, Left
 from governor.compress.messages import edit_texts, handle_of, is_empty, with_fields
 from governor.policy.model import CompressionStage
 
 _FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
-_REASONING = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OPENING_BYTES = 48
+"""A thinking block opens the text or the text of the first part."""
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -25,14 +25,10 @@ def reasoning_edits(draft: Draft) -> Iterator[Edit]:
         message = draft.messages[index]
         if message.role != "assistant":
             continue
-        raw = draft.current(index)
-        changes: dict[str, bytes | None] = {}
-        left: list[msgspec.Raw] = []
-        if b'"reasoning' in bytes(raw):
-            fields = _REASONING.decode(raw)
-            left += [fields[name] for name in _FIELDS if name in fields and not is_empty(fields[name])]
-            changes |= dict.fromkeys(name for name in _FIELDS if name in fields)
-        if bytes(memoryview(message.content)[:40]).lstrip(b'"\\n[{').startswith((b"<think>", b'type":"text","text":"')):
+        thoughts = (message.reasoning_content, message.reasoning, message.reasoning_details)
+        left = [thought for thought in thoughts if not is_empty(thought)]
+        changes: dict[str, bytes | None] = dict.fromkeys(_FIELDS) if left else {}
+        if b"<think>" in bytes(memoryview(message.content)[:_OPENING_BYTES]):
             content = edit_texts(message.content, _without_thinking)
             if content is not None:
                 changes["content"] = content
@@ -41,7 +37,7 @@ def reasoning_edits(draft: Draft) -> Iterator[Edit]:
             continue
         if is_empty(message.content) and not message.has_calls:
             changes["content"] = b'""'
-        edited = with_fields(raw, changes)
+        edited = with_fields(draft.current(index), changes)
         if edited is not None:
             yield Edit(
                 stage=CompressionStage.REASONING,
