@@ -234,7 +234,7 @@ class GenerateRoute:
                 need = partial(claim_now, claim, policy, plan.cap.tokens)
                 bounds = bounds_of(policy.output, s.engine.capabilities) if in_pieces else None
                 pausing, guard = None, None
-                listener = s.history.listener(ask) if ask else None
+                listener = s.history.listener(ask, turn.flags) if ask else None
                 if pauses or bounds is not None or listener is not None:
                     on_ids = listener.on_ids if listener else None
                     pausing = Pausing(

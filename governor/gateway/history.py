@@ -4,7 +4,7 @@ refused, stands in ``docs/design/history.md``."""
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -25,6 +25,9 @@ from governor.wire.whole import Whole
 from serve.engine import Continuation, EngineAnswer, EngineCall, TokenIds
 
 log = logging.getLogger(__name__)
+
+_UNSURE = frozenset({"seam_unproven", "seam_redrawn"})
+"""Flags of answers whose tokens may say something else than was shown."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,10 +132,12 @@ class History:
         if ask.asked.answered is not None:
             self.book.forget(ask.asked.answered)
 
-    def listener(self, ask: Ask) -> Listener:
-        """For the answer of a turn. Each generation of it has one of its own."""
+    def listener(self, ask: Ask, flags: Sequence[str]) -> Listener:
+        """For the answer of a turn, each time it is asked for. ``flags``: the turn's, at its end."""
 
         def on_end(ids: TokenIds, finish_reason: object, message: Mapping[str, Any], reasoning_tokens: int) -> None:
+            if not _UNSURE.isdisjoint(flags):
+                return
             before = ask.restored.beyond_tokens if ask.restored else 0
             beyond = before + reasoning_tokens + ask.asked.carrier_tokens
             kept = kept_of(ids, finish_reason, message, beyond)

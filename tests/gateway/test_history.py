@@ -164,6 +164,32 @@ async def test_a_client_that_changed_its_answer_is_taken_at_its_word(lie: str, g
     assert first.state is second.state is TurnState.OK
 
 
+async def test_an_answer_is_not_robbed_of_its_room(gateway: Governed) -> None:
+    client = Hermes(SYSTEM)
+    client.ask("How is the weather?")
+    client.on_answer(await told(gateway, "alice", body_of(client, WISHES[0]), stream=True))
+    await told(gateway, "alice", body_of(client, WISHES[3]) | {"max_tokens": 7300}, stream=True)
+    _, second = await gateway.ends()
+    (flag,) = second.flags
+    assert flag.endswith("tokens leave the answer too little room")
+    assert (second.state, second.cap_applied) == (TurnState.OK, 7300)
+
+
+async def test_what_the_engine_refuses_is_not_tried_again(gateway: Governed, twin: Running) -> None:
+    client = Hermes(SYSTEM)
+    client.ask("How is the weather?")
+    client.on_answer(await told(gateway, "alice", body_of(client, WISHES[0]), stream=True))
+    refused = {"kind": "http_error", "status": 400, "message": "no", "every": 1, "times": 1}
+    await twin.client.put("/twin/faults", json=[refused])
+    answer = await gateway.chat("alice", **body_of(client, WISHES[3]))
+    assert answer.status_code == 400
+    await told(gateway, "alice", body_of(client, WISHES[3]), stream=True)
+    _, second, third = await gateway.ends()
+    assert "history restored" in str(second.edits)
+    assert third.flags == ("history_as_sent: the answer before was not kept",)
+    assert third.state is TurnState.OK
+
+
 async def test_an_answer_that_was_paused_is_gone_on_from_as_a_whole(tmp_path: Path) -> None:
     eager = EXACT + "[slices]\nquantum_s = 0.05\nyield_after_s = 0.05\n"
     async with (
