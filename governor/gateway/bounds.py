@@ -105,7 +105,11 @@ class Bounds:
         if not reasoning:  # it has come to its answer by itself
             self.loop = None
             return False
-        return not await self._ensure_end(continuation)
+        try:
+            return not await self._ensure_end(continuation)
+        except UpstreamError as error:
+            log.warning("the engine did not tell how its model ends its reasoning: %s", error)
+            return True
 
     async def closing(self, continuation: Continuation, kept_tokens: int) -> tuple[int, ...]:
         """What closes the thinking of a generation that was stopped in it and of which so many tokens are kept; empty:

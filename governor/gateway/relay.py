@@ -74,6 +74,7 @@ class Relay:
         self._overflow = overflow
         self.on_first_token = on_first_token
         self._guard = guard
+        self._cut_short = False
 
     async def run(self, answer: EngineAnswer) -> None:
         """Relay to the end. Raises :class:`UpstreamError` when the answer is an error or does not end well."""
@@ -135,7 +136,7 @@ class Relay:
                 raise UpstreamTimeout("The engine began an event and did not end it.")
         if not ended and splitter.rest:  # some servers forget the last blank line
             await self._relay_events(splitter.feed(b"\n\n"))
-        if self._guard is not None and self._guard.has_cut:
+        if self._guard is not None and self._cut_short:
             await self._end_early(self._guard, chunks, splitter)
             return
         if self._reader.answer.error is None and not self._reader.answer.ended_well:
@@ -160,7 +161,8 @@ class Relay:
             passed = self._passed(event.raw, event.data, seen)
             if passed:
                 out.append(passed)
-            if self._guard is not None and self._guard.has_cut:
+            if self._guard is not None and self._guard.has_cut and self._reader.answer.finish_reason is None:
+                self._cut_short = True
                 finish = cut_off(event.data)
                 self._reader.on_data(finish)
                 out.append(sse.encode(finish))

@@ -122,6 +122,28 @@ async def test_pauses_count_towards_the_budget(engine: Sglang) -> None:
         assert all(claim is not None for claim in played.scheduler.claims)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_pause_may_come_at_any_moment_about_the_end_of_the_budget(whole: bool, engine: Sglang) -> None:
+    body = wished(reasoning=LONG, text="So it is. " + LONG[:300])
+    call = call_of(engine, body)
+    events = (await play(engine, call, bounds=bounds(60))).seen.events
+    both = 0
+    for moment in range(0, events if not whole else 1, max(1, events // 12)):
+        played = await play(engine, call, [moment], bounds=bounds(60), whole=whole)
+        if whole:
+            message = msgspec.json.decode(played.raw)["choices"][0]["message"]
+            shown = (message["reasoning_content"], message["content"])
+        else:
+            assert_closed(played, 60, slack=SLACK)
+            shown = (played.seen.reasoning, played.seen.content)
+        assert LONG.startswith(shown[0])
+        assert shown[1] == "So it is. " + LONG[:300]
+        assert closed_at(played) >= 60 - FEW
+        assert played.told.resumed == played.pauses
+        both += played.pauses
+    assert both or whole
+
+
 async def test_a_cap_that_leaves_no_room_behind_the_thinking_ends_the_answer(engine: Sglang) -> None:
     body = wished(reasoning=LONG, text="So it is.") | {"max_tokens": 202}
     played = await play(engine, call_of(engine, body), bounds=bounds(200))
@@ -299,6 +321,20 @@ async def test_an_engine_that_cannot_go_on_is_left(behaviour: Behaviour, tmp_pat
     assert (end.completion_tokens_estimated or 0) > 500
     (flag,) = end.flags[:1]
     assert flag.startswith("loop: '")
+
+
+async def test_an_answer_that_ends_as_its_loop_is_found_has_ended_by_itself(tmp_path: Path) -> None:
+    choice = {"index": 0, "delta": {"content": LOOP * 400}, "finish_reason": "stop"}
+    script = [
+        {"status": 200, "headers": {"content-type": "text/event-stream"}},
+        {"sse": {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}},
+        {"data": "[DONE]"},
+    ]
+    async with ScriptedEngine(script, knobs=Knobs(model="m")) as engine, governed(engine.url, tmp_path) as gov:
+        events = await ask(gov, {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True})
+        end = await end_of(gov)
+    assert [event["choices"][0]["finish_reason"] for event in events] == ["stop"]
+    assert (end.state, end.flags) == (TurnState.OK, ())
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])

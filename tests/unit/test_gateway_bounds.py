@@ -29,10 +29,11 @@ LOOP = "round and round "
 class Counting(SglangContinuation):
     """Four characters are a token."""
 
-    def __init__(self, end: tuple[int, ...] = (7, 8), failures: int = 0) -> None:
+    def __init__(self, end: tuple[int, ...] = (7, 8), failures: int = 0, end_is_told: bool = True) -> None:
         super().__init__(self._unasked, self._unasked)
         self.end = end
         self.failures = failures
+        self.end_is_told = end_is_told
         self.ends_asked = 0
         self.counted: list[str] = []
 
@@ -48,6 +49,8 @@ class Counting(SglangContinuation):
 
     async def thinking_end(self) -> tuple[int, ...]:
         self.ends_asked += 1
+        if not self.end_is_told:
+            raise UpstreamError("not now")
         return self.end
 
 
@@ -125,6 +128,12 @@ async def test_a_loop_is_found_in_each_part_by_itself(part: str) -> None:
     assert bounds.loop is not None
     assert bounds.loop.flag == f"loop: '{bounds.loop.piece}' x {800 // len(LOOP)}"
     assert await bounds.ends_answer(engine, reasoning=part == "reasoning") == (part != "reasoning")
+
+
+async def test_a_loop_ends_where_the_engine_does_not_tell_how_thinking_ends() -> None:
+    bounds, engine = Bounds(thinking_tokens=None, loop_chars=800), Counting(end_is_told=False)
+    bounds.on_text(Kind.REASONING, LOOP * 100)
+    assert await bounds.ends_answer(engine, reasoning=True)
 
 
 async def test_who_has_left_a_loop_of_reasoning_by_itself_goes_on() -> None:
