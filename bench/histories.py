@@ -126,11 +126,11 @@ def giant_result() -> list[bytes]:
     ]
 
 
-def tiny_rounds(rounds: int = 4000) -> list[bytes]:
+def tiny_rounds(rounds: int = 2500) -> list[bytes]:
     random_ = seeded(5)
     history = [message("system", SYSTEM)]
     for number in range(rounds):
-        history += [message("user", f"{number} {prose(random_, 6)}?"), message("assistant", f"{prose(random_, 8)}.")]
+        history += [message("user", f"{number} {prose(random_, 15)}?"), message("assistant", f"{prose(random_, 25)}.")]
     return [*history, message("user", "last")]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -38,6 +39,8 @@ class Message(msgspec.Struct, gc=False):
     @property
     def has_calls(self) -> bool:
         """It asks for tools to be run."""
+        if self.tool_calls is _ABSENT and self.function_call is _ABSENT:
+            return False
         return not (is_empty(self.tool_calls) and is_empty(self.function_call))
 
     @property
@@ -57,9 +60,12 @@ _PARTS = msgspec.json.Decoder(list[msgspec.Raw])
 def read_message(raw: bytes | msgspec.Raw) -> Message:
     """The message; one without a role where it is not a JSON object, so that nothing touches it."""
     try:
-        return _MESSAGE.decode(raw)
+        message = _MESSAGE.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _UNREADABLE
+    if isinstance(message.role, str):
+        message.role = intern(message.role)
+    return message
 
 
 def is_empty(value: msgspec.Raw) -> bool:

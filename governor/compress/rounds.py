@@ -120,11 +120,15 @@ def rounds_of(messages: Sequence[Message]) -> Rounds:
     calls: dict[int, Call] = {}
     waiting: list[Call] = []
     asking = -1
+    users: list[int] = []
     for index, message in enumerate(messages):
         if message.role not in RESULT_ROLES:
             starts.append(index)
             ends.append(index + 1)
-            if message.role == "assistant":
+            if message.role == "user":
+                if not is_carrier(message):
+                    users.append(index)
+            elif message.role == "assistant":
                 waiting, asking = calls_of(message), len(starts) - 1
                 for call in waiting:
                     if call.id:
@@ -145,8 +149,7 @@ def rounds_of(messages: Sequence[Message]) -> Rounds:
         else:
             starts.append(index)
             ends.append(index + 1)
-    users = tuple(index for index, each in enumerate(messages) if each.role == "user" and not is_carrier(each))
-    return Rounds(rounds=_grouped(_merged(starts, ends), frozenset(users)), calls=calls, users=users)
+    return Rounds(rounds=_grouped(_merged(starts, ends), frozenset(users)), calls=calls, users=tuple(users))
 
 
 def _bare(call_id: str) -> str:

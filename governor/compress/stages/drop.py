@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -21,9 +21,11 @@ def oldest_removed(draft: Draft) -> Removal | None:
     tool calls at work) go the calls and answers, oldest first, but no word of the user.
     """
     gone: list[int] = []
-    within_reach = frozenset(draft.within_reach)
+    may_go = bytearray(raw is None for raw in draft.raws)
+    for index in draft.within_reach:
+        may_go[index] = True
     need = draft.excess_tokens + _UNKNOWN_MARKER_TOKENS
-    for part in _parts(draft, within_reach):
+    for part in _parts(draft, may_go):
         if need <= 0:
             break
         gone += part
@@ -42,21 +44,21 @@ def oldest_removed(draft: Draft) -> Removal | None:
     )
 
 
-def _parts(draft: Draft, within_reach: Container[int]) -> Iterator[list[int]]:
+def _parts(draft: Draft, may_go: bytearray) -> Iterator[list[int]]:
     """What goes together, oldest first."""
     for each in draft.rounds.rounds:
-        indices = [index for index in range(each.start, each.end) if draft.raws[index] is not None]
-        if all(index in within_reach for index in indices):
-            yield indices
+        if all(may_go[each.start : each.end]):
+            yield [index for index in range(each.start, each.end) if draft.raws[index] is not None]
         else:
-            yield from _of_held(draft, each, within_reach)
+            yield from _of_held(draft, each, may_go)
 
 
-def _of_held(draft: Draft, held: Round, within_reach: Container[int]) -> Iterator[list[int]]:
+def _of_held(draft: Draft, held: Round, may_go: bytearray) -> Iterator[list[int]]:
     for unit in held.units:
-        indices = range(unit.start, unit.end)
-        if all(index in within_reach and draft.messages[index].role != "user" for index in indices):
-            yield list(indices)
+        is_gone = draft.raws[unit.start] is None
+        has_user = any(each.role == "user" for each in draft.messages[unit.start : unit.end])
+        if all(may_go[unit.start : unit.end]) and not is_gone and not has_user:
+            yield list(range(unit.start, unit.end))
 
 
 def _gone_before(draft: Draft) -> Iterable[int]:

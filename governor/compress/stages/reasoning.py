@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-
 from governor.compress.draft import Draft, Edit, Left
 from governor.compress.messages import edit_texts, handle_of, is_empty, with_fields
 from governor.policy.model import CompressionStage
