@@ -6,6 +6,7 @@ grants, waits, pauses and refusals through the scheduler's ``Effects``.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from hashlib import blake2b
 from pathlib import Path
@@ -46,6 +47,7 @@ from serve.twin.trace import Trace
 Policies = dict[str, Policy]
 """By agent, resolved."""
 
+FETCH_EVERY_S = 1.0
 LATELY = 16
 """Ended turns that the share served from cache is of."""
 _ENDS = {
@@ -149,6 +151,8 @@ class Governor:
         self.retention = Retention()
         self._contexts = Contexts()
         self._fetching: Flight | None = None
+        self._fetches_at = 0.0 if any(each.share.prewarm for each in policies.values()) else math.inf
+        """When it is next looked whether somebody is to be fetched."""
         self._flights: dict[TurnId, Flight] = {}
         self._events: deque[SchedulerEvent] = deque()
         self._served: deque[tuple[int, int]] = deque(maxlen=LATELY)
@@ -230,7 +234,6 @@ class Governor:
         share = served / could if could and len(self._served) == LATELY else None
         sight = Sight(asked_at=now, running=load.running, used_tokens=load.used_tokens)
         self._post(now, EngineSeen(sight=sight, served_share=share))
-        self._fetch(now)
 
     def _fetch(self, now: float) -> None:
         """Bring somebody back into L1 while nobody else wants the engine."""
@@ -248,9 +251,13 @@ class Governor:
     def pass_time(self, now: float) -> None:
         """A deadline has come."""
         self._post(now, TimePassed())
+        if now >= self._fetches_at:
+            self._fetches_at = now + FETCH_EVERY_S
+            self._fetch(now)
 
     def next_deadline(self, now: float) -> float | None:
-        return self._scheduler.next_deadline(now)
+        moment = self._scheduler.next_deadline(now)
+        return moment if self._fetches_at == math.inf else min(self._fetches_at, math.inf if moment is None else moment)
 
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
