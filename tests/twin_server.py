@@ -89,7 +89,9 @@ async def twin_server(
 ) -> AsyncIterator[Running]:
     """Its books are checked at the end. ``after``: an earlier one, whose L3 it finds."""
     chosen = TwinServerSettings(speed=speed, **settings)
-    left = {"storage": after.engine.tiers.storage, "content": after.content} if after is not None else {}
+    left: dict[str, Any] = {}
+    if after is not None:
+        left = {"storage": after.engine.tiers.storage, "content": after.content}
     server = TwinServer(machine or small_machine(), chosen, script=script, **left)
     bound = bound_socket("127.0.0.1", 0)
     config = uvicorn.Config(server.app, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=1)
