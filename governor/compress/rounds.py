@@ -112,15 +112,37 @@ def is_carrier(message: Message) -> bool:
     return message.role == "user" and CARRIER_MARK in bytes(memoryview(message.content)[:_CARRIER_REACH_BYTES])
 
 
+class _Asking:
+    """The calls of one assistant message, and which of them have no result yet."""
+
+    __slots__ = ("_answered", "_first_open", "calls", "unit")
+
+    def __init__(self, unit: int, calls: Sequence[Call]) -> None:
+        self.unit = unit
+        self.calls = calls
+        self._answered: set[int] = set()
+        self._first_open = 0
+
+    def answer(self, number: int) -> Call:
+        """Note a result of the call with this number."""
+        self._answered.add(number)
+        return self.calls[number]
+
+    def first_open(self) -> int | None:
+        """Number of the first call without a result."""
+        while self._first_open in self._answered:
+            self._first_open += 1
+        return self._first_open if self._first_open < len(self.calls) else None
+
+
 def rounds_of(messages: Sequence[Message]) -> Rounds:
     """Linear in the number of messages."""
     starts: list[int] = []
     ends: list[int] = []
-    owners: dict[str, tuple[int, Call]] = {}
+    owners: dict[str, tuple[_Asking, int]] = {}
     calls: dict[int, Call] = {}
-    waiting: list[Call] = []
-    asking = -1
     users: list[int] = []
+    latest: _Asking | None = None
     for index, message in enumerate(messages):
         if message.role not in RESULT_ROLES:
             starts.append(index)
@@ -129,27 +151,29 @@ def rounds_of(messages: Sequence[Message]) -> Rounds:
                 if not is_carrier(message):
                     users.append(index)
             elif message.role == "assistant":
-                waiting, asking = calls_of(message), len(starts) - 1
-                for call in waiting:
+                latest = _Asking(len(starts) - 1, calls_of(message))
+                for number, call in enumerate(latest.calls):
                     if call.id:
-                        owners[call.id] = owners[_bare(call.id)] = (asking, call)
+                        owners[call.id] = owners[_bare(call.id)] = (latest, number)
             continue
-        call_id = message.tool_call_id if isinstance(message.tool_call_id, str) else ""
-        owner = owners.get(call_id) or owners.get(_bare(call_id)) if call_id else None
-        if owner is None and waiting:
-            owner = (asking, waiting[0])
-        if owner is not None:
-            unit, call = owner
-            ends[unit] = index + 1
-            calls[index] = call
-            if call in waiting:
-                waiting.remove(call)
-        elif asking == len(starts) - 1 >= 0:
-            ends[asking] = index + 1
-        else:
+        asking, answered = _owner(message, owners, latest)
+        if asking is None or (answered is None and asking.unit < len(starts) - 1):
             starts.append(index)
             ends.append(index + 1)
+            continue
+        ends[asking.unit] = index + 1
+        if answered is not None:
+            calls[index] = asking.answer(answered)
     return Rounds(rounds=_grouped(_merged(starts, ends), frozenset(users)), calls=calls, users=tuple(users))
+
+
+def _owner(
+    result: Message, owners: Mapping[str, tuple[_Asking, int]], latest: _Asking | None
+) -> tuple[_Asking | None, int | None]:
+    """Whose result it is, and the number of the call that it answers."""
+    call_id = result.tool_call_id
+    known = owners.get(call_id) or owners.get(_bare(call_id)) if isinstance(call_id, str) and call_id else None
+    return known or (latest, latest.first_open() if latest is not None else None)
 
 
 def _bare(call_id: str) -> str:

@@ -18,7 +18,7 @@ def oldest_removed(draft: Draft) -> Removal | None:
     """What to leave out for the target, or as much as may be; ``None`` where nothing may.
 
     A round goes as a whole. Of one that holds something that must stay (the first, with the task; the last, with the
-    tool calls at work) go the calls and answers, oldest first, but no word of the user.
+    tool calls at work) go the calls and answers, oldest first, but no word of the user that stands by itself.
     """
     gone: list[int] = []
     may_go = bytearray(raw is None for raw in draft.raws)
@@ -56,8 +56,8 @@ def _parts(draft: Draft, may_go: bytearray) -> Iterator[list[int]]:
 def _of_held(draft: Draft, held: Round, may_go: bytearray) -> Iterator[list[int]]:
     for unit in held.units:
         is_gone = draft.raws[unit.start] is None
-        has_user = any(each.role == "user" for each in draft.messages[unit.start : unit.end])
-        if all(may_go[unit.start : unit.end]) and not is_gone and not has_user:
+        is_user = draft.messages[unit.start].role == "user"
+        if all(may_go[unit.start : unit.end]) and not is_gone and not is_user:
             yield list(range(unit.start, unit.end))
 
 
