@@ -101,6 +101,11 @@ class Flight:
     def is_waiting(self) -> bool:
         return self._wait is not None
 
+    @property
+    def wait_reason(self) -> str:
+        """Of the wait it is in; empty: it does not wait."""
+        return self._wait[2] if self._wait is not None else ""
+
     def entered_after(self, other: Flight) -> bool:
         """Of two that wait, whether the other one's wait began first."""
         return self._wait is not None and other._wait is not None and self._wait[0] >= other._wait[0]

@@ -73,14 +73,19 @@ class Floor:
     def explain(self) -> None:
         """Say of those that wait in the engine what they wait for, as far as it is for room."""
         blocked = self._engine.blocked()
-        first = None if blocked is None else self._flights.get(blocked.rid)
-        if blocked is None or first is None or not first.is_waiting:
+        if blocked is None:
             return
-        need = f"{blocked.wanted_tokens:,} tokens of L1, {max(0, blocked.free_tokens):,} are free"
+        need = f"{blocked.wanted_tokens:,} tokens of L1, {max(0, blocked.free_tokens):,} were free at the last look"
+        first = self._flights.get(blocked.rid)
         for flight in self._flights.values():
-            if flight is first:
+            if not flight.is_waiting:
+                continue
+            if first is None:
+                if flight.wait_reason == QUEUED:  # else it is known who that was
+                    flight.explain_wait(f"NO_TOKEN: full since one that has gone needed {need}")
+            elif flight is first:
                 flight.explain_wait(f"NO_TOKEN: needs {need}")
-            elif flight.is_waiting and flight.entered_after(first):
+            elif blocked.is_full or flight.entered_after(first):
                 flight.explain_wait(f"NO_TOKEN: behind {first.request.agent}, which needs {need}")
 
     def pause(self, now: float, flight: Flight, reason: str) -> None:

@@ -52,6 +52,8 @@ SHARED = Shared(name="hermes", tokens=14_000)
 PATIENCE_S = 3600.0
 RUNAWAY_AT_S = 600.0
 RUNAWAY_ACCEPT_LENGTH = 1.15
+RESUMED_AT_S = RUNAWAY_AT_S + 20
+"""The session of 140K: when both long answers are under way."""
 UNCAPPED_OUTPUT_TOKENS = 45_000
 
 
@@ -90,6 +92,9 @@ def _header() -> Header:
             "patience_s": f"{PATIENCE_S:.0f}: who stood still for 49 minutes had not hung up before (Hermes' own 900 s "
             "can be set)",
             "summary_output": "14,000: a reasoning model thinks before it writes the 9,830 that Hermes asks for",
+            "start_s": f"{RESUMED_AT_S:.0f} for the session of 140K, which is resumed while both long answers are "
+            "written: when it came is not published; at other times between 20 s and 20 minutes the small one stands "
+            "still for 40 to 50 minutes, too, though it may be another prompt that was found too large",
             "sizes": "of the agent without a cap and of the small one nothing is published: 22K and 16K at first, so "
             "that they fit beside the hog",
         },
@@ -118,7 +123,7 @@ def _vain() -> list[Line]:
     turns = [_turn(VAIN, history, shape=PromptShape.FRESH, output=100)]
     for _ in range(FIELD.vain_compactions + 5):
         turns.append(_turn(VAIN, [Piece(kind=PieceKind.TOOL, tokens=120)], after_s=5.0, output=80))
-    return [Session(agent=VAIN, session="main", start_s=20.0, shared=SHARED), *turns]
+    return [Session(agent=VAIN, session="main", start_s=RESUMED_AT_S, shared=SHARED), *turns]
 
 
 def _uncapped() -> list[Line]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import heapq
 from math import inf
 
+import msgspec
+
 from serve.twin.cost import Cost
 from serve.twin.engine_decode import Leap
 from serve.twin.engine_job import Job, is_too_long
@@ -133,10 +135,14 @@ class TwinEngine:
         )
 
     def blocked(self) -> Blocked | None:
-        """Whom the last look at the queue found too large for what L1 has; ``None``: nobody, or it waits no more."""
-        blocked = self._scheduler.blocked
-        job = None if blocked is None else self._scheduler.jobs.get(blocked.rid)
-        return blocked if job is not None and job.request is None else None
+        """Whom the last look at the queue found too large for what L1 had. One that was aborted since is told as long
+        as the engine is full because of it; ``None``: nobody."""
+        blocked, is_full = self._scheduler.blocked, self._scheduler.is_full
+        if blocked is None:
+            return None
+        job = self._scheduler.jobs.get(blocked.rid)
+        waits = job is not None and job.request is None
+        return msgspec.structs.replace(blocked, is_full=is_full) if waits or is_full else None
 
     def flush(self) -> bool:
         """Forget L1 and L2; ``False``, and nothing happens, while anybody runs, waits or comes."""

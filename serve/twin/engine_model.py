@@ -141,13 +141,17 @@ EngineEvent = Admitted | Wrote | Retracted | Ended
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """Who was looked at last and did not fit (``NO_TOKEN``); all behind it wait, too, whatever they need."""
+    """Who was looked at last and did not fit (``NO_TOKEN``), by the figures of that look; all behind it wait, too,
+    whatever they need."""
 
     rid: str
     wanted_tokens: int
     """Of L1: to compute, expected to be written, and a page."""
     free_tokens: int
     """Free or evictable, less what the running ones are expected to write."""
+    is_full: bool = False
+    """Nobody is looked at before somebody leaves, whatever has become free since (``batch_is_full``): not this one, nor
+    who was passed over while L3 was read for it, nor who has come since."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

@@ -106,8 +106,12 @@ class Scheduler:
 
     def looks_at(self, now: float) -> float:
         """When those who wait are looked at again while others decode; infinity: not before one of these leaves."""
-        is_looked_at = not self._full or self.settings.preempts
-        return self.wakes_at(now) if self.queue.jobs and is_looked_at else inf
+        return self.wakes_at(now) if self.queue.jobs and not self.is_full else inf
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody who waits is looked at before somebody leaves (``batch_is_full``)."""
+        return self._full and not self.settings.preempts
 
     # Coming and going
 
@@ -215,6 +219,7 @@ class Scheduler:
         has_place = len(self.running) < self.running_limit or self.settings.preempts
         if not has_place and self.chunked is None:
             self._full = True
+            self.blocked = None
             return None
         self.queue.sort()
         admission = Admission(

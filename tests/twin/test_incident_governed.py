@@ -35,10 +35,11 @@ def test_governed_nobody_stands_still_for_a_minute(outcome: Outcome) -> None:
 
 
 def test_who_stands_still_for_longer_computes_a_prompt_meanwhile(outcome: Outcome) -> None:
-    """Two prompts of 94K and 140K take 230 s whoever goes first, and a rewritten one of 97K takes 86 s."""
+    """A prompt of 140K takes 145 s alone. It has no room beside the long answer of 123K and more, and is computed while
+    that one is paused: half of the time. A rewritten one of 97K takes 86 s."""
     governed, alone = outcome.runs[Rule.GOVERNOR].agents, outcome.alone
-    both_s = alone[HOG].first_stall_s + alone[VAIN].first_stall_s
-    assert max(governed[HOG].first_stall_s, governed[VAIN].first_stall_s) <= both_s + STALL_GOAL_S
+    assert governed[HOG].first_stall_s <= alone[HOG].first_stall_s + STALL_GOAL_S
+    assert governed[VAIN].first_stall_s <= 2 * alone[VAIN].first_stall_s + STALL_GOAL_S
     assert governed[VAIN].later_stall_s <= alone[VAIN].later_stall_s + STALL_GOAL_S
 
 

@@ -155,6 +155,22 @@ def test_who_waits_in_the_engine_is_told_behind_whom() -> None:
     assert small.first_token_s > 60.0  # though it would have had room all the time
 
 
+def test_who_waits_behind_one_that_has_hung_up_is_told_so() -> None:
+    """The engine does not look at the queue before somebody leaves."""
+    machine = small_machine(device_tokens=16_384, window=16_384)
+    trace = script(
+        turn(8000, 3000, cap=4096),
+        turn(9000, 10, agent="large", after_s=10.0, cap=100, patience_s=5.0),
+        turn(50, 10, agent="small", after_s=20.0, cap=100),
+    )
+    result = play(trace, machine)
+    first = next(row for row in result.turns if row.agent == "a")
+    small = next(row for row in result.turns if row.agent == "small")
+    (wait,) = small.waits
+    assert small.admitted_s == pytest.approx(first.ended_s)
+    assert wait.reason.startswith("NO_TOKEN: full since one that has gone needed 9,1")
+
+
 def _crowd() -> Trace:
     """A long answer, and a prompt that has no room beside it."""
     return script(turn(8000, 3000, cap=4096), turn(8000, 50, agent="b", after_s=20.0, cap=64))

@@ -242,11 +242,12 @@ def test_the_disk_is_asked_again_for_what_was_lost_while_it_waited() -> None:
     assert ended(run_out(twin))["again"].cached == Cached(storage=200)
 
 
-def test_a_copy_made_at_once_holds_nobody_back() -> None:
-    """While c decodes, nobody is looked at again before somebody leaves."""
-    twin = engine(costing(), tiers={"device_tokens": 300, "host_tokens": 2000})
+@pytest.mark.parametrize(("copy_s", "waits_for"), [(0.0, "a"), (0.001, "c")])
+def test_who_ends_is_held_by_its_copy_at_the_only_look_that_follows(copy_s: float, waits_for: str) -> None:
+    """While c decodes, nobody is looked at again before somebody leaves. A copy made at once holds nobody back."""
+    twin = engine(costing(host_write_token_s=copy_s), tiers={"device_tokens": 300, "host_tokens": 2000})
     twin.submit(0.0, ask("a", 150, 25))
     twin.submit(0.0, ask("c", 50, 60))
     twin.submit(1.0, ask("b", 150, 10))
     events = run_out(twin)
-    assert admitted(events)["b"] == end_times(events)["a"]
+    assert admitted(events)["b"] == end_times(events)[waits_for]
