@@ -7,6 +7,7 @@ from collections import Counter
 
 from governor.budget.ledger import Ledger
 from governor.schedule.events import EngineChanged, EngineMode, TurnArrived
+from governor.schedule.returns import Returns
 from governor.schedule.room import Room
 from governor.schedule.service import Service
 from governor.schedule.slices import Candidate
@@ -25,6 +26,7 @@ class Floor:
         self.room = Room()
         self.service = Service()
         self.running: dict[TurnId, Running] = {}
+        self._returns = Returns()
         self._sessions: Counter[str] = Counter()
         """Conversations with a running turn."""
 
@@ -51,12 +53,13 @@ class Floor:
                 if claim is not None and not self.ledger.shortage(claim):
                     self.ledger.book(claim, each.granted_at, LONGEST_TURN_S)
 
-    def start(self, turn: TurnArrived, now: float, *, stops: int = 0) -> None:
-        """The turn runs from now on; its room is booked. ``stops``: it was stopped so often before its first token."""
+    def start(self, turn: TurnArrived, now: float, *, resumed: bool = False, stops: int = 0) -> None:
+        """The turn runs from now on; its room is booked. ``resumed``: again, after a pause. ``stops``: it was stopped
+        so often before its first token."""
         if turn.claim is not None:
             self.ledger.book(self.ledger.at_most(turn.claim), now, LONGEST_TURN_S)
         self.service.hold(turn.agent, now, turn.tokens / turn.share.weight)
-        self.running[turn.turn_id] = Running(turn, now, now, stops)
+        self.running[turn.turn_id] = Running(turn, now, now, resumed, stops)
         self._sessions[turn.session or ""] += 1
 
     def stop(self, turn_id: TurnId, now: float, *, confirmed: bool) -> Running | None:
@@ -76,8 +79,13 @@ class Floor:
         """Its first token is there."""
         running = self.running.get(turn_id)
         if running is not None and not running.started:
+            if running.resumed and not running.stops:
+                self._returns.on_returned(now - running.granted_at, running.turn.tokens)
             running.started, running.since = True, now
             self._next_prefill(now)
+
+    def _quantum_s(self, running: Running) -> float:
+        return self._returns.quantum_s(running.turn.slices.quantum_s, running.turn.tokens)
 
     def _next_prefill(self, now: float) -> None:
         """Whichever comes next, the engine has not worked on it before."""
@@ -103,7 +111,7 @@ class Floor:
             Candidate(
                 turn=each.turn,
                 granted_at=each.granted_at,
-                quanta=(now - each.since) / each.turn.slices.quantum_s,
+                quanta=(now - each.since) / self._quantum_s(each),
                 stops=each.stops,
                 attained=self.service.attained(each.turn.agent, now),
                 started=each.started,
@@ -125,7 +133,7 @@ class Floor:
         running = self.running.values()
         moments = [each.granted_at + each.turn.slices.yield_after_s for each in running if not each.started]
         if moments or somebody_waits:
-            moments += [_next_quantum(each, now) for each in running]
+            moments += [_next_quantum(each.since, self._quantum_s(each), now) for each in running]
         return min((moment for moment in moments if moment > now), default=None)
 
     def check_integrity(self) -> None:
@@ -138,7 +146,6 @@ class Floor:
         self.ledger.check_integrity()
 
 
-def _next_quantum(running: Running, now: float) -> float:
+def _next_quantum(since: float, quantum_s: float, now: float) -> float:
     """When it will next have run for a whole number of quanta."""
-    quantum_s = running.turn.slices.quantum_s
-    return running.since + quantum_s * (math.floor((now - running.since) / quantum_s + _ROUNDING) + 1)
+    return since + quantum_s * (math.floor((now - since) / quantum_s + _ROUNDING) + 1)

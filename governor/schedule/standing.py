@@ -16,6 +16,8 @@ class Running(msgspec.Struct):
     since: float
     """From when on its quantum counts: from its first token; before that, from when the engine, which prefills one
     prompt after the other, could turn to it at the earliest."""
+    resumed: bool
+    """Again, after a pause."""
     stops: int
     """How often it was stopped before its first token, in a row."""
     started: bool = False

@@ -303,7 +303,7 @@ class TurnScheduler:
         agent.running += 1
         if not waiting.resumed:
             agent.note_grant(now)
-        self._floor.start(turn, now, stops=waiting.stops)
+        self._floor.start(turn, now, resumed=waiting.resumed, stops=waiting.stops)
         self._window.on_granted(turn.agent, now)
         free = self.ledger.free_tokens
         room = "" if free is None or turn.claim is None else f"; {turn.claim.tokens:,} KV tokens booked, {free:,} free"

@@ -3,9 +3,10 @@
 An agent's next turn finds its context in cache only if the others' have not displaced it. With too many agents each
 turn displaces the next one's prefix and everything is computed again and again; the cure is fewer agents at a time, not
 fewer turns (CONCUR: additive increase, multiplicative decrease on the number of active agents, driven by occupancy and
-hit rate, as congestion control does it on packets). The window halves when L1 and L2 are full *and* what is served from
-cache has fallen; it opens by one when either is well again. Between the two marks nothing changes, and after a change
-nothing changes for a while (hysteresis), since a new window shows in the hit rate only after everybody's next turn.
+hit rate, as congestion control does it on packets). The window halves when L1 is in use *and* what is served from cache
+has fallen; it opens by one when that is well again, or neither bad nor L1 in use. Between the marks nothing changes,
+and after a change nothing changes for a while (hysteresis), since a new window shows in the hit rate only after
+everybody's next turn.
 
 Members stay while they work: an agent in a tool call keeps its place for ``IDLE_S``. When somebody waits outside, the
 member that has worked for ``RESIDENCE_S`` and is idle makes room.
@@ -19,8 +20,8 @@ from governor.types import AgentName
 
 LOW_SHARE, HIGH_SHARE = 0.6, 0.85
 """Served from cache: below the first the window closes, above the second it opens."""
-FULL, ROOMY = 0.9, 0.75
-"""Of L1 in use by running turns."""
+FULL = 0.7
+"""Of L1 in use by running turns. Contexts of some size leave a part of it empty, however many wait."""
 SETTLE_S = 20.0
 IDLE_S = 45.0
 RESIDENCE_S = 120.0
@@ -75,7 +76,7 @@ class ActiveWindow:
         if occupancy >= FULL and served_share < LOW_SHARE:
             self.size = max(1, (len(self._members) if self.size is None else self.size) // 2)
             self._changed_at = now
-        elif self.size is not None and (served_share >= HIGH_SHARE or occupancy < ROOMY):
+        elif self.size is not None and served_share >= (HIGH_SHARE if occupancy >= FULL else LOW_SHARE):
             self.size += 1
             self._changed_at = now
             if self.size > 2 * max(1, len(self._members)):

@@ -262,6 +262,24 @@ def test_an_answers_quantum_begins_with_its_first_token() -> None:
     assert "a" in table.effects.paused
 
 
+def test_where_a_return_takes_long_a_quantum_takes_longer() -> None:
+    table = Table(tokens=100_000)
+    table.arrive("a", 80_000)
+    table.start("a")
+    table.arrive("b", 40_000)
+    table.at(10.0)
+    table.paused("a", 100)
+    table.start("b")
+    table.end("b")
+    table.at(40.0)
+    table.start("a")  # 30 s after its grant: its context had to be computed again
+    table.arrive("c", 40_000, share=SharePolicy(waiting_s=1_000.0))
+    table.at(40.0 + 4 * 30.0 - 1.0)
+    assert "a" not in table.effects.paused
+    table.at(40.0 + 4 * 30.0)
+    assert "a" in table.effects.paused
+
+
 def test_a_prefill_is_not_stopped_for_one_as_long_before_that_is_beyond_its_budget() -> None:
     table = Table()
     table.arrive("a", 80_000)
