@@ -21,6 +21,8 @@ from governor.compress.limits import Limits
 from governor.compress.plan import NoPlan, Plan, plan
 from governor.policy.model import CompressionPolicy
 from governor.tokens.counter import EstimateCounter
+from governor.tokens.digests import decode_fields
+from governor.tokens.estimate import estimate_text
 
 GOAL_MS = 20.0
 GOAL_TOKENS = 150_000
@@ -51,15 +53,20 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return self.cpu_ms * GOAL_TOKENS / self.before_tokens
 
 
+_COUNTER = EstimateCounter()
+
+
+def size_of(raw: bytes) -> int:
+    """As the estimate has it, but with reasoning, of which it cannot tell whether a template shows it."""
+    tokens = _COUNTER.message(raw).usual
+    if b'"reasoning_content"' in raw:
+        tokens += estimate_text(str((decode_fields(raw) or {}).get("reasoning_content")).encode()).usual
+    return round(tokens)
+
+
 def measure(shape: str, target: float, runs: int) -> Measured:
     """Plan for ``shape`` so that ``target`` of its tokens are left."""
-    messages, counter, policy = SHAPES[shape](), EstimateCounter(), CompressionPolicy()
-
-    def size_of(raw: bytes) -> int:
-        # An image is its flat cost to the estimate; reasoning, which a template may show or not, is shown.
-        estimate = counter.message(raw)
-        return round(estimate.usual if estimate.usual * 20 > len(raw) or b";base64," in raw else estimate.greatest / 2)
-
+    messages, policy = SHAPES[shape](), CompressionPolicy()
     sizes = [size_of(raw) for raw in messages]
     tokens = sum(sizes)
     limits = Limits(

@@ -171,8 +171,10 @@ def _from_both_ends(spans: Sequence[Span]) -> Iterator[Span]:
 def _with_gaps(text: str, spans: Sequence[Span], most_chars: int, note: Note) -> Iterator[str]:
     end, is_said = 0, False
     for start, stop in [*spans, (len(text) + 1, len(text) + 1)]:
-        missing = text.count("\n", end, start) + (start > len(text)) if start > end else 0
-        if missing:
+        if 0 < start - end <= _GAP_CHARS:
+            yield text[end : start - 1]
+        elif start > end:
+            missing = text.count("\n", end, start - 1) + 1
             yield f"[{missing:,} lines]" if is_said else note.about(f"{missing:,} lines")
             is_said = True
         if start <= len(text):
