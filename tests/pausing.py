@@ -41,6 +41,8 @@ class Scheduler:
             limits=LimitPolicy(),
         )
         self.lease = Lease(arrival, lambda _: None, self._on)
+        self.between: Callable[[], None] = lambda: None
+        """Done in each pause."""
         self.claims: list[Claim | None] = []
         self.started = 0
         self.wrote: list[int] = []
@@ -54,6 +56,7 @@ class Scheduler:
             case TurnPaused():
                 assert event.confirmed
                 self.claims.append(event.claim)
+                self.between()
                 self.lease.granted.set_result(None)
             case TurnStarted():
                 self.started += 1
@@ -151,11 +154,13 @@ async def play(
     bounds: Bounds | None = None,
     lost_after_s: float = 5.0,
     ask_when: Callable[[], bool] = lambda: False,
+    between: Callable[[], None] = lambda: None,
 ) -> Played:
     """The whole answer, asked to pause after so many events that show something (0: before it has begun), and once
-    when ``ask_when`` holds."""
+    when ``ask_when`` holds. ``between`` is done in each pause."""
     assert engine.continuation is not None
     played, splitter, moments = Played(), SseSplitter(), sorted(pause_after)
+    played.scheduler.between = between
     need = Claim(turn_id=TURN, agent=AgentName("alice"))
 
     def claim_now(prompt_tokens: int | None, written: int) -> Claim:

@@ -33,6 +33,8 @@ _ABORT_AGAIN_S = 1.0
 _TOLD_EVERY_TOKENS = 256
 _BYTES_PER_TOKEN = 3
 """A low guess: more is reserved than needed, rather than less."""
+_REOPEN_AFTER_S = (0.5, 1.0, 2.0, 4.0)
+"""An engine that is gone is noticed by the watch meanwhile, which holds the turn or refuses it."""
 _MOST_DROPPED_TOKENS = 16
 """A piece that was cut by more has written something that is shown late, and is to be left alone until it is."""
 _STREAMED = {"stream": b"true", "stream_options": b'{"include_usage":true}'}
@@ -117,6 +119,8 @@ class Pieces:
         self._told_tokens = 0
         self._written = 0
         """Tokens kept of the pieces that are over."""
+        self._need: Claim | None = None
+        """Of L1, to go on."""
         self._written_before = 0
         """Of them, those from before the last grant."""
         self.headers: Mapping[str, str] = {}
@@ -163,8 +167,9 @@ class Pieces:
                 yield out
             if call is None:
                 return
-            await self._wait_if_asked()
-            await self._go_on(call)
+            with _cut_if(joined.begun):
+                await self._wait_if_asked()
+                await self._go_on(call)
 
     async def _whole(self) -> bytes:
         whole, splitter = Whole(), SseSplitter()
@@ -305,20 +310,33 @@ class Pieces:
     async def _wait_if_asked(self) -> None:
         """Give the place back and wait for another, if somebody waits for it."""
         pausing, ids = self._pausing, self._ids
-        if not pausing.lease.asked_to_pause.is_set():
-            pausing.listener.on_went_on()
-            return
         prompt_tokens = len(ids.prompt) + len(ids.output) if ids else None
-        pausing.listener.on_paused(pausing.lease.pause_reason)
-        claim = pausing.claim_now(prompt_tokens, self._written)
+        self._need = pausing.claim_now(prompt_tokens, self._written)
+        if pausing.lease.asked_to_pause.is_set():
+            await self._wait(pausing.lease.pause_reason)
+        else:
+            pausing.listener.on_went_on()
+
+    async def _wait(self, reason: str) -> None:
+        pausing = self._pausing
+        pausing.listener.on_paused(reason)
         self._written_before, self._told_tokens = self._written, 0
-        with _cut_if(self._joined.begun):
-            await pausing.lease.paused(claim, confirmed=True, clock=pausing.clock)
+        await pausing.lease.paused(self._need, confirmed=True, clock=pausing.clock)
         pausing.listener.on_resumed()
 
     async def _go_on(self, call: EngineCall) -> None:
-        with _cut_if(self._joined.begun):
-            await self._start(call)
+        """Start the next generation. One that the engine has not begun can be asked for again; a new engine goes on
+        from the tokens as well. Between attempts the turn waits as any other does, which says whether there is one."""
+        for patience_s in (*_REOPEN_AFTER_S, None):
+            try:
+                await self._start(call)
+                break
+            except (UpstreamUnavailable, UpstreamCut) as error:
+                if patience_s is None:
+                    raise
+                await asyncio.sleep(patience_s)
+                await self._wait(error.message)
+                call = self._continuation.again(call)
         if not _is_stream(self._answer):
             body = b"".join([chunk async for chunk in self._answer.chunks()])
             message = failures.message_of(failures.error_object(body))

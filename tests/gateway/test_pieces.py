@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -12,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.engines.sglang import Sglang
+from serve.launcher import free_port
 from tests.pausing import Played, call_of, play
-from tests.twin_server import WEATHER, Running, twin_server
+from tests.twin_server import WEATHER, Running, TwinProgram, twin_server
 
 SPEED = 12.0
 MOMENTS = 12
@@ -147,6 +150,30 @@ async def test_an_abort_without_effect_is_given_up(engine: Sglang, twin: Running
     whole = await play(engine, call)
     assert lost.seen.content == whole.seen.content
     assert lost.seen.finishes == whole.seen.finishes
+
+
+async def test_an_engine_that_was_restarted_meanwhile_goes_on_from_the_tokens() -> None:
+    port = free_port()
+    with ExitStack() as programs:
+        first = programs.enter_context(TwinProgram("--speed", "4", port=port))
+        first.wait_ready()
+
+        def restart() -> None:
+            """Once; the connection that is still kept open leads nowhere."""
+            if first.process is not None and first.process.poll() is None:
+                first.stop(signal.SIGKILL)
+                programs.enter_context(TwinProgram("--speed", "4", port=port)).wait_ready()
+
+        engine = Sglang(first.url)
+        call = call_of(engine, CASES["reasoning"])
+        restarted = await play(engine, call, [5], between=restart)
+        whole = await play(engine, call)
+        await engine.aclose()
+    assert restarted.pauses == restarted.told.resumed >= 1
+    assert restarted.seen.reasoning == whole.seen.reasoning
+    assert restarted.seen.content == whole.seen.content
+    assert restarted.seen.finishes == whole.seen.finishes
+    assert restarted.seen.usage[0]["completion_tokens"] == whole.seen.usage[0]["completion_tokens"]
 
 
 async def test_what_is_written_is_told_as_it_grows(engine: Sglang) -> None:
