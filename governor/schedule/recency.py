@@ -34,7 +34,8 @@ class Recency:
         self.capacity_tokens: int | None = None
         """Of L1; ``None`` while nobody knows it."""
         self._uses: OrderedDict[str, _Use] = OrderedDict()
-        self._held: dict[TurnId, str] = {}
+        self._held: dict[TurnId, tuple[str, int]] = {}
+        """Of each turn that runs its context, and how large that was when it began."""
 
     def __len__(self) -> int:
         return len(self._uses)
@@ -49,23 +50,39 @@ class Recency:
         use = self._uses.setdefault(context, _Use(0))
         use.tokens = max(use.tokens, tokens - (use.shared or 0))
         use.held += 1
-        self._held[turn_id] = context
+        self._held[turn_id] = context, tokens
         self._uses.move_to_end(context)
         while len(self._uses) > MOST_CONTEXTS and not next(iter(self._uses.values())).held:
             self._uses.popitem(last=False)
 
-    def let_go(self, turn_id: TurnId, tokens: int | None = None, cached_tokens: int | None = None) -> None:
-        """It runs no more. ``tokens``: what it has left, ``cached_tokens``: what the cache had of its prompt; ``None``:
+    def grow(self, turn_id: TurnId, written_tokens: int) -> None:
+        """A turn has written so much since it began to run. An unknown one changes nothing."""
+        context, tokens = self._held.get(turn_id, ("", 0))
+        use = self._uses.get(context)
+        if use is not None:
+            use.tokens = max(use.tokens, tokens + written_tokens - (use.shared or 0))
+
+    def let_go(self, turn_id: TurnId) -> None:
+        """It runs no more, for now or for ever; what it had stays. An unknown turn changes nothing."""
+        context, _ = self._held.pop(turn_id, ("", 0))
+        use = self._uses.get(context)
+        if use is not None:
+            use.held -= 1
+            self._uses.move_to_end(context)
+
+    def end(self, turn_id: TurnId, tokens: int | None = None, cached_tokens: int | None = None) -> None:
+        """It has ended. ``tokens``: what it has left, ``cached_tokens``: what the cache had of its prompt; ``None``:
         unknown. An unknown turn changes nothing."""
-        context = self._held.pop(turn_id, None)
-        use = None if context is None else self._uses.get(context)
-        if context is None or use is None:
+        context, _ = self._held.get(turn_id, ("", 0))
+        self.let_go(turn_id)
+        use = self._uses.get(context)
+        if use is None:
             return
-        use.held -= 1
+        if use.shared is None:  # of its first turn alone: later ones find what it has left itself
+            use.shared = cached_tokens or 0
+            use.tokens = max(0, use.tokens - use.shared)
         if tokens is not None:
-            use.shared = (cached_tokens or 0) if use.shared is None else use.shared
             use.tokens = max(0, tokens - use.shared)
-        self._uses.move_to_end(context)
 
     def distance(self, context: str) -> int | None:
         """Tokens used since the context was, its own included; ``None``: it is not known. Stops counting where it is
@@ -73,7 +90,7 @@ class Recency:
         mine = self._uses.get(context)
         if mine is None:
             return None
-        tokens = mine.tokens + sum(self._uses[each].tokens for each in set(self._held.values()) - {context})
+        tokens = mine.tokens + sum(self._uses[each].tokens for each in self._running() - {context})
         enough = 2 * (self.capacity_tokens or 0)
         for name in reversed(self._uses):
             use = self._uses[name]
@@ -88,8 +105,11 @@ class Recency:
         capacity = self.capacity_tokens
         return capacity is not None and distance is not None and distance <= capacity
 
+    def _running(self) -> set[str]:
+        return {context for context, _ in self._held.values()}
+
     def check_integrity(self) -> None:
         """Raises ``AssertionError``."""
-        held = list(self._held.values())
+        held = [context for context, _ in self._held.values()]
         if any(use.held != held.count(name) for name, use in self._uses.items()):
             raise AssertionError("contexts are held by turns that do not run")

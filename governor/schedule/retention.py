@@ -21,7 +21,15 @@ from collections.abc import Container
 import msgspec
 
 from governor.policy.model import LimitPolicy, SharePolicy
-from governor.schedule.events import EngineChanged, EngineMode, SchedulerEvent, TurnArrived, TurnEnded, TurnPaused
+from governor.schedule.events import (
+    EngineChanged,
+    EngineMode,
+    SchedulerEvent,
+    TurnArrived,
+    TurnEnded,
+    TurnPaused,
+    TurnWrote,
+)
 from governor.schedule.recency import Recency
 from governor.schedule.toolclock import ToolClock
 from governor.types import AgentName, TurnId, TurnKind
@@ -70,6 +78,8 @@ class Retention:
         match event:
             case TurnArrived():
                 return self._on_arrived(now, event)
+            case TurnWrote(turn_id, tokens):
+                self.recency.grow(turn_id, tokens)
             case TurnPaused():
                 self._on_paused(event)
             case TurnEnded():
@@ -103,11 +113,6 @@ class Retention:
         """Longest first; for display."""
         return list(self._resting.values())
 
-    def chance(self, now: float, rest: Rest) -> float:
-        """That it goes on within the horizon; 0 where nobody knows."""
-        returns = self.clock.expected(rest.agent, rest.tool)
-        return 0.0 if returns is None else returns.chance(now - rest.since, HORIZON_S)
-
     def to_fetch(self, now: float, *, held_tokens: int, having: Container[str]) -> Rest | None:
         """Who of those in ``having`` is to be brought back into L1, where running turns hold so much; the likeliest
         first. Each is fetched once a rest at most: the arrival of the turn that does it counts."""
@@ -115,8 +120,7 @@ class Retention:
         if fits is None or not any(each.may_fetch for each in self._resting.values()):
             return None
         room = fits - held_tokens
-        ranked = sorted(((self.chance(now, each), each) for each in self._kept()), key=lambda pair: -pair[0])
-        for chance, rest in ranked:
+        for chance, rest in self._ranked(now):
             if rest.tokens > room:
                 return None
             room -= rest.tokens
@@ -159,9 +163,9 @@ class Retention:
             return
         left = event.left
         if left is None:
-            self.recency.let_go(event.turn_id)
+            self.recency.end(event.turn_id)
             return
-        self.recency.let_go(event.turn_id, left.tokens, left.cached_tokens)
+        self.recency.end(event.turn_id, left.tokens, left.cached_tokens)
         if turn.fetches or turn.kind not in GO_ON:
             return
         self._wake(turn.context)
@@ -198,6 +202,16 @@ class Retention:
             if quota is None or used[rest.agent] <= quota:
                 kept.append(rest)
         return kept
+
+    def _ranked(self, now: float) -> list[tuple[float, Rest]]:
+        """By the chance to go on within the horizon, 0 where nobody knows; of equals the latest first."""
+        kept = self._kept()
+        expected = {pair: self.clock.expected(*pair) for pair in {(each.agent, each.tool) for each in kept}}
+        ranked = []
+        for rest in kept:
+            returns = expected[rest.agent, rest.tool]
+            ranked.append((0.0 if returns is None else returns.chance(now - rest.since, HORIZON_S), rest))
+        return sorted(ranked, key=lambda pair: -pair[0])
 
     def _may_fetch(self, rest: Rest) -> bool:
         if not rest.may_fetch or rest.context in self._fetched or rest.tokens < FEWEST_TOKENS:

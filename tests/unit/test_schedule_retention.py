@@ -8,7 +8,7 @@ import pytest
 
 from governor.budget.claim import Capacity, Claim, Segment
 from governor.policy.model import LimitPolicy, SharePolicy
-from governor.schedule.events import EngineChanged, EngineMode, Left, TurnArrived, TurnEnded, TurnPaused
+from governor.schedule.events import EngineChanged, EngineMode, Left, TurnArrived, TurnEnded, TurnPaused, TurnWrote
 from governor.schedule.recency import MOST_CONTEXTS, Recency
 from governor.schedule.retention import FORGET_S, MOST_RESTING, Retention
 from governor.schedule.toolclock import ENOUGH
@@ -114,6 +114,30 @@ def test_what_all_share_counts_once() -> None:
     table.play("b/1", 40_000, cached=15_000)
     table.play("c/1", 40_000, cached=15_000)
     assert table.arrive("a/1", 40_000, prefix=40_000).resident_tokens == 40_000
+
+
+def test_what_a_first_turn_left_unheard_is_nobody_elses() -> None:
+    """Later ones find it in the cache, which does not make it shared."""
+    table = Table()
+    first = table.arrive("b/1", 60_000)
+    table.retention.on_granted(first.turn_id)
+    table.retention.on_event(table.now, TurnEnded(first.turn_id))  # its client has gone
+    table.play("b/1", 60_000, cached=60_000)
+    table.play("a/1", 30_000)
+    table.play("b/1", 60_000, cached=60_000)
+    table.play("c/1", 20_000)
+    assert table.arrive("a/1", 30_000, prefix=30_000).resident_tokens == 0
+
+
+def test_what_a_turn_writes_needs_room() -> None:
+    table = Table()
+    runs = table.arrive("b/1", 40_000)
+    table.retention.on_granted(runs.turn_id)
+    table.play("a/1", 40_000)
+    assert table.play("a/1", 40_000).resident_tokens > 0
+    table.retention.on_event(table.now, TurnWrote(runs.turn_id, 25_000))
+    assert table.play("a/1", 40_000).resident_tokens == 0
+    table.retention.on_event(table.now, TurnWrote(TurnId("nobody"), 25_000))
 
 
 def test_running_turns_have_their_room_however_long_ago_they_began() -> None:
