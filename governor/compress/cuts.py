@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import NamedTuple
 
 _JOINER = "\u200d"
@@ -18,6 +19,10 @@ class Note(NamedTuple):
 
     def about(self, what: str) -> str:
         return f"[{what} left out: {self.handle}]"
+
+
+TextTrim = Callable[[str, int, Note], str]
+"""Leaves about so many characters of a text."""
 
 
 def is_own(text: str) -> bool:

@@ -7,11 +7,11 @@ items, or under the key ``…`` of an object, and once where all of it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container
+from collections.abc import Container
 
 import msgspec
 
-from governor.compress.cuts import Note
+from governor.compress.cuts import Note, TextTrim
 from governor.compress.lines import ALARMS
 
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
@@ -24,8 +24,6 @@ _LOOKED_AT = 2000
 """Items of a list that are looked at for trouble."""
 _ALARMS = tuple(word.encode() for word in ALARMS)
 _MISSING_KEY = "…"
-
-TextTrim = Callable[[str, int, Note], str]
 
 
 class _Shape:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from governor.compress.cuts import Note, middle_out
+from governor.compress.cuts import Note, TextTrim, middle_out
 from governor.compress.kinds import SIGNATURE, Kind
 
 _DIGITS = {ord(digit): None for digit in "0123456789"}
@@ -48,8 +48,9 @@ _SHARES = {
 }
 
 
-def trim_lines(text: str, keep_chars: int, kind: Kind, note: Note) -> str:
-    """``text`` with about ``keep_chars`` characters left. The same text if it has no more."""
+def trim_lines(text: str, keep_chars: int, kind: Kind, note: Note, trim_line: TextTrim = middle_out) -> str:
+    """``text`` with about ``keep_chars`` characters left. The same text if it has no more. ``trim_line`` cuts a line
+    that is too long by itself."""
     if len(text) <= keep_chars:
         return text
     if text.count("\n") < 2:
@@ -60,7 +61,7 @@ def trim_lines(text: str, keep_chars: int, kind: Kind, note: Note) -> str:
             return f"{text}\n{note.about('similar lines')}"
     longest = max(_LEAST_LINE_CHARS, keep_chars // 4)
     spans = _chosen(text, keep_chars - _HANDLE_CHARS - 2 * _GAP_CHARS, longest, kind)
-    return "\n".join(_with_gaps(text, spans, longest - _HANDLE_CHARS, note))
+    return "\n".join(_with_gaps(text, spans, longest - _HANDLE_CHARS, note, trim_line))
 
 
 def _collapsed(lines: Sequence[str], without_digits: Sequence[str]) -> Iterator[str]:
@@ -168,7 +169,7 @@ def _from_both_ends(spans: Sequence[Span]) -> Iterator[Span]:
         low, high = low + 1, high - 1
 
 
-def _with_gaps(text: str, spans: Sequence[Span], most_chars: int, note: Note) -> Iterator[str]:
+def _with_gaps(text: str, spans: Sequence[Span], most_chars: int, note: Note, trim_line: TextTrim) -> Iterator[str]:
     end, is_said = 0, False
     for start, stop in [*spans, (len(text) + 1, len(text) + 1)]:
         if 0 < start - end <= _GAP_CHARS:
@@ -179,5 +180,5 @@ def _with_gaps(text: str, spans: Sequence[Span], most_chars: int, note: Note) ->
             is_said = True
         if start <= len(text):
             line = text[start:stop]
-            yield line if len(line) <= most_chars else middle_out(line, most_chars, note)
+            yield line if len(line) <= most_chars else trim_line(line, most_chars, note)
         end = stop + 1

@@ -26,7 +26,7 @@ def trim_text(text: str, keep_chars: int, note: Note) -> str:
         if trimmed is not None:
             return trimmed
         kind = Kind.LOG
-    return trim_lines(text, keep_chars, kind, note)
+    return trim_lines(text, keep_chars, kind, note, trim_text)
 
 
 def trimmed_result(

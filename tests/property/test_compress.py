@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from bench.histories import TEXTS, asks, call, message, result, seeded
 from governor.compress.cuts import Note
 from governor.compress.draft import Draft
 from governor.compress.limits import Limits
@@ -20,7 +21,6 @@ from governor.compress.stages import EDITS
 from governor.compress.trimming import trim_text
 from governor.policy.model import CompressionStage
 from tests.compressing import FIXED_TOKENS, check, draft_of, shorten, size_of
-from bench.histories import TEXTS, asks, call, message, result, seeded
 
 NOTE = Note("gov-0123456789abcdef")
 IDS = st.sampled_from(["a", "call_0", "call0", "call-1", "b", ""])

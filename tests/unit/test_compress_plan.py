@@ -7,13 +7,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from bench.histories import SHAPES, asks, call, conversation, giant_result, message, prose, result, seeded, tool_chain
 from governor.compress.limits import Limits
 from governor.compress.plan import NoPlan, NoPlanReason, Plan, what_each_would_free
 from governor.policy.model import CompressionPolicy, CompressionStage
 from governor.wire.request import parse
 from serve.engine import Endpoint
 from tests.compressing import check, content, limits_for, only, shorten, shortened, size_of
-from bench.histories import SHAPES, asks, call, conversation, giant_result, message, prose, result, seeded, tool_chain
 from tests.replay.recorded import RecordedRequest, recorded_requests
 
 Stage = CompressionStage

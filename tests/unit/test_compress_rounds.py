@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.histories import asks, call, message, result
 from governor.compress.messages import read_message
 from governor.compress.rounds import Hold, Rounds, holds_of, rounds_of
-from bench.histories import asks, call, message, result
 
 CARRIER = message("user", "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nnone\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>")
 USER, ANSWER, SYSTEM = message("user", "u"), message("assistant", "a"), message("system", "s")

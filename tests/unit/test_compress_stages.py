@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.histories import asks, call, code, conversation, log, message, prose, result, seeded, tiny_rounds, tool_chain
 from governor.compress.draft import Draft, Raw
 from governor.compress.rounds import Hold
 from governor.compress.stages import EDITS
 from governor.compress.stages.drop import oldest_removed
 from governor.policy.model import CompressionStage
 from tests.compressing import content, draft_of, limits_for, size_of
-from bench.histories import asks, call, code, conversation, log, message, prose, result, seeded, tiny_rounds, tool_chain
 
 Stage = CompressionStage
 LONG = prose(seeded(1), 1000)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from bench.histories import code, diff, listing, log, seeded, table
 from governor.compress.cuts import Note, head, is_own, middle_out, shortened, tail
 from governor.compress.kinds import Kind, kind_of
 from governor.compress.lines import trim_lines
 from governor.compress.trimming import trim_text
-from bench.histories import code, diff, listing, log, seeded, table
 
 NOTE = Note("gov-0123456789abcdef")
 FAMILY, FLAG, THUMB, ACCENT = "👩\u200d👩\u200d👧", "🇩🇪", "👍🏽", "e\u0301"
@@ -159,6 +159,15 @@ def test_json_inside_json_stays_json() -> None:
     inner = json.dumps([{"n": n} for n in range(2000)])
     cut = json.loads(trim_text(json.dumps({"stdout": inner}), 1500, NOTE))
     assert json.loads(cut["stdout"])[0] == {"n": 0}
+
+
+def test_json_lines_stay_json_lines() -> None:
+    text = "\n".join(json.dumps({"n": n, "text": "word " * 400}) for n in range(40))
+    cut = trim_text(text, 4000, NOTE)
+    kept = [line for line in cut.splitlines() if not line.startswith("[")]
+    assert json.loads(kept[0])["n"] == 0
+    assert len(kept) >= 2
+    assert len(cut) <= 4400
 
 
 def test_json_with_half_a_surrogate_pair_stays_json() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bench.histories import SHAPES, asks, call, message, result
 from governor.compress.messages import read_message
 from governor.compress.validate import new_rules_broken, violations
-from bench.histories import SHAPES, asks, call, message, result
 
 USER, ANSWER = message("user", "u"), message("assistant", "a")
 

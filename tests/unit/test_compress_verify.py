@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from bench.histories import seeded
 from governor.compress.limits import Limits, limits_of
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
 from governor.policy.model import CompressionPolicy
-from bench.histories import seeded
 
 LIMITS = Limits(trigger_tokens=800, target_tokens=500, gain_tokens=100, recent_tokens=150, oversized_tokens=250)
 ATTEMPTS, COOLDOWN = 2, 50
