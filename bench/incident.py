@@ -216,7 +216,8 @@ def sheets(outcome: Outcome) -> list[Sheet]:
             columns=("agent", *heads),
             rows=stalls,
             note="alone: as if the agent were the only one; what is there is its own prefill. First turns are prompts "
-            "of 94K, 140K, 22K and 16K tokens that come within 40 s.",
+            "of 94K, 140K, 22K and 16K tokens that nobody has computed before; a summary's is one of 97K, and its "
+            "client hangs up after 120 s.",
         ),
         Sheet(
             title="To the first token, p99, s: of all turns / if it had gone on asking at its own pace",

@@ -158,6 +158,16 @@ def run_mix(mix: Mix, machine: Machine, seeds: Sequence[int], demand_s: float = 
     return rows
 
 
+def with_tiers(machine: Machine, tiers: int) -> Machine:
+    """The machine with L1 only, with L2, or with L3 too."""
+    settings = machine.engine.tiers
+    if tiers < 3:
+        settings = msgspec.structs.replace(settings, storage_tokens=0)
+    if tiers < 2:
+        settings = msgspec.structs.replace(settings, host_tokens=0, host_slots=0)
+    return msgspec.structs.replace(machine, engine=msgspec.structs.replace(machine.engine, tiers=settings))
+
+
 def sheets(rows: Sequence[MixRow]) -> list[Sheet]:
     """The table."""
     return [
@@ -217,6 +227,7 @@ def goals(rows: Sequence[MixRow]) -> list[str]:
 @app.command()
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 1 on.")] = 5,
+    tiers: Annotated[int, typer.Option(min=1, max=3, help="1: L1 only; 2: L2, too; 3: L3, too.")] = 3,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="One seed of the first two mixes.")] = False,
@@ -227,14 +238,14 @@ def main(
     python -m bench.mixes
     python -m bench.mixes --seeds 1
     """
-    machine = load_machine(MACHINE)
+    machine = with_tiers(load_machine(MACHINE), tiers)
     rows: list[MixRow] = []
     last = 1 if quick else seeds
     for mix in track(MIXES[:2] if quick else MIXES, console=Console(stderr=True), description="mixes"):
         rows += run_mix(mix, machine, range(1, last + 1))
     if json_file is not None:
         write_json(json_file, rows)
-    origin = f"Virtual time, twin of {MACHINE}, seeds 1 to {last}. `python -m bench.mixes`"
+    origin = f"Virtual time, twin of {MACHINE}, {tiers} tiers, seeds 1 to {last}. `python -m bench.mixes`"
     if as_markdown:
         print(markdown(sheets(rows), origin))
     else:
