@@ -34,7 +34,7 @@ Span = tuple[int, int]
 
 
 class Shares(NamedTuple):
-    """How the room is divided; the rest is for lines that stand out."""
+    """How the room is divided; the rest is for lines that stand out, as far as there are any."""
 
     head: float
     tail: float
@@ -81,28 +81,31 @@ def _collapsed(lines: Sequence[str], without_digits: Sequence[str]) -> Iterator[
 
 
 def _chosen(text: str, room: int, longest: int, kind: Kind) -> list[Span]:
-    """The lines that fit, in order."""
+    """The lines that fit, in order. What stands out has its part of the room; what it leaves of it is for the ends."""
     shares = _SHARES[kind]
-    first, last = _taken(_from_start(text), int(room * shares.head), longest), []
-    after_first = first[-1][1] + 1 if first else 0
-    if after_first < len(text):
-        last = _taken(_from_end(text, after_first), int(room * shares.tail), longest)
-    left = room - sum(_cost(span, longest) for span in (*first, *last))
-    before_last = last[-1][0] if last else len(text)
-    chosen = {*first, *last}
-    for span in _standing_out(text, after_first, before_last, kind):
-        left -= _cost(span, longest) + _GAP_CHARS
-        if left < 0:
+    begin = text.find("\n", int(room * shares.head)) + 1
+    end = text.rfind("\n", begin, len(text) - int(room * shares.tail))
+    chosen: set[Span] = set()
+    left = int(room * (1 - shares.head - shares.tail))
+    for span in _standing_out(text, begin, end, kind) if begin < end else ():
+        cost = _cost(span, longest) + _GAP_CHARS
+        if cost > left:
             break
+        left -= cost
         chosen.add(span)
-    return sorted(chosen)
+    room = int(room * (shares.head + shares.tail)) + left
+    first = _taken(_from_start(text), room * shares.head / (shares.head + shares.tail), longest)
+    room -= sum(_cost(span, longest) for span in first)
+    after_first = first[-1][1] + 1 if first else 0
+    last = _taken(_from_end(text, after_first), room, longest) if after_first < len(text) else []
+    return sorted(chosen.union(first, last))
 
 
 def _cost(span: Span, longest: int) -> int:
     return min(span[1] - span[0], longest) + 1
 
 
-def _taken(spans: Iterator[Span], room: int, longest: int) -> list[Span]:
+def _taken(spans: Iterator[Span], room: float, longest: int) -> list[Span]:
     taken = []
     for span in spans:
         room -= _cost(span, longest)

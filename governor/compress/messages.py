@@ -24,14 +24,14 @@ RESULT_ROLES = frozenset({"tool", "function"})
 
 
 class Message(msgspec.Struct, gc=False):
-    """The fields of one message that decide what may become of it. What is absent is empty."""
+    """The fields of one message that decide what may become of it. What is absent is empty; a role or an id that is not
+    text is ``None``."""
 
     role: Any = None
     content: msgspec.Raw = _ABSENT
     tool_calls: msgspec.Raw = _ABSENT
     function_call: msgspec.Raw = _ABSENT
     tool_call_id: Any = None
-    name: Any = None
     reasoning_content: msgspec.Raw = _ABSENT
     reasoning: msgspec.Raw = _ABSENT
     reasoning_details: msgspec.Raw = _ABSENT
@@ -63,8 +63,9 @@ def read_message(raw: bytes | msgspec.Raw) -> Message:
         message = _MESSAGE.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _UNREADABLE
-    if isinstance(message.role, str):
-        message.role = intern(message.role)
+    message.role = intern(message.role) if isinstance(message.role, str) else None
+    if not isinstance(message.tool_call_id, str):
+        message.tool_call_id = None
     return message
 
 

@@ -49,6 +49,8 @@ class NoPlanReason(StrEnum):
     """The prompt is not long enough to be touched."""
     ABOVE_TARGET = "above_target"
     """All that the policy allows would leave it above its target."""
+    GAIN_TOO_SMALL = "gain_too_small"
+    """All that the policy allows would free less than the least gain."""
     INVALID = "invalid"
     """The shorter history breaks a rule of the chat format that the client's own did not."""
 
@@ -61,6 +63,8 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
     best_tokens: int
     """The least that could be reached."""
     target_tokens: int
+    gain_tokens: int
+    """Least that must be freed."""
     held_tokens: int
     """What may not be touched: fixed parts, and messages held verbatim or open."""
     done: tuple[Done, ...] = ()
@@ -78,6 +82,11 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
                 return (
                     f"{self.before_tokens:,} tokens can be brought down to {self.best_tokens:,}, above the target of "
                     f"{self.target_tokens:,}; {self.held_tokens:,} of them may not be touched"
+                )
+            case NoPlanReason.GAIN_TOO_SMALL:
+                return (
+                    f"{self.before_tokens:,} tokens can be brought down to {self.best_tokens:,}, which frees fewer "
+                    f"than the {self.gain_tokens:,} that are worth it; {self.held_tokens:,} of them may not be touched"
                 )
 
 
@@ -105,7 +114,8 @@ def plan(
             if draft.excess_tokens > 0:
                 _run(stage, draft)
     if draft.excess_tokens > 0:
-        return _no_plan(draft, NoPlanReason.ABOVE_TARGET)
+        is_above = draft.tokens > limits.target_tokens
+        return _no_plan(draft, NoPlanReason.ABOVE_TARGET if is_above else NoPlanReason.GAIN_TOO_SMALL)
     shorter, origins = draft.result()
     rules = new_rules_broken(map(read_message, messages), draft.present())
     if rules:
@@ -169,6 +179,7 @@ def _no_plan(draft: Draft, reason: NoPlanReason, rules: tuple[str, ...] = ()) ->
         before_tokens=draft.before_tokens,
         best_tokens=draft.tokens,
         target_tokens=draft.limits.target_tokens,
+        gain_tokens=draft.limits.gain_tokens,
         held_tokens=fixed + sum(held),
         done=tuple(draft.done),
         rules=rules,

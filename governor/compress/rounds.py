@@ -172,7 +172,7 @@ def _owner(
 ) -> tuple[_Asking | None, int | None]:
     """Whose result it is, and the number of the call that it answers."""
     call_id = result.tool_call_id
-    known = owners.get(call_id) or owners.get(_bare(call_id)) if isinstance(call_id, str) and call_id else None
+    known = owners.get(call_id) or owners.get(_bare(call_id)) if call_id else None
     return known or (latest, latest.first_open() if latest is not None else None)
 
 
@@ -216,9 +216,7 @@ def holds_of(messages: Sequence[Message], rounds: Rounds, sizes: Sequence[int], 
     Verbatim: instructions, the first and the last user message, all that follows the last answer or result, the
     assistant message whose results are the last to have come. What is not a readable message, too.
     """
-    holds = [
-        Hold.FREE if isinstance(each.role, str) and not each.is_instruction else Hold.VERBATIM for each in messages
-    ]
+    holds = [Hold.VERBATIM if each.role is None or each.is_instruction else Hold.FREE for each in messages]
     for index in rounds.users[:1] + rounds.users[-1:]:
         holds[index] = Hold.VERBATIM
     end = len(messages)

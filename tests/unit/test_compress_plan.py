@@ -89,6 +89,14 @@ def test_the_gain_is_reached_even_past_the_target() -> None:
     assert shortened(messages, limits).after_tokens <= 0.81 * limits.trigger_tokens
 
 
+def test_too_small_a_gain_is_told_as_such() -> None:
+    messages = tool_chain(40)
+    made = shorten(messages, limits_for(messages, target=0.99, gain=0.99), stages=only(Stage.TRIM))
+    assert isinstance(made, NoPlan)
+    assert made.reason is NoPlanReason.GAIN_TOO_SMALL
+    assert f"than the {made.gain_tokens:,} that are worth it" in str(made)
+
+
 def test_the_policy_s_order_is_kept_and_stages_can_be_left_out() -> None:
     messages = tool_chain(40)
     assert list(shortened(messages, stages=only(Stage.DROP)).freed_by_stage) == [Stage.DROP]

@@ -107,6 +107,8 @@ def test_recent_units_are_held_whole_as_far_as_they_fit() -> None:
 
 
 def test_what_cannot_be_read_is_held() -> None:
-    assert holds(USER, b"[1]", b'{"role":7}', ANSWER, USER)[1:4] == [Hold.VERBATIM, Hold.VERBATIM, Hold.FREE]
+    odd = (b"[1]", b'{"role":7}', b'{"role":["user"]}')
+    assert holds(USER, *odd, ANSWER, USER)[1:5] == [*[Hold.VERBATIM] * 3, Hold.FREE]
+    assert rounds(USER, asks(call("a")), message("tool", "1", tool_call_id=["a"])).calls[2].id == "a"
     broken = b'{"role":"assistant","tool_calls":"odd"}'
     assert units(USER, broken, result("a", "1")) == [[(0, 1), (1, 3)]]

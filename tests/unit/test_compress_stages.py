@@ -207,6 +207,14 @@ def test_fresh_results_share_what_is_left_when_all_else_is_done() -> None:
     assert max(draft.sizes[2:]) < 1.3 * min(draft.sizes[2:])
 
 
+def test_fresh_results_that_are_small_keep_what_they_have() -> None:
+    texts = {"large": log(seeded(4), 900), "small": log(seeded(5), 60), "other": log(seeded(6), 900)}
+    messages = [USER, asks(*map(call, texts)), *(result(each, text) for each, text in texts.items())]
+    draft = run(Stage.OVERSIZED, messages, Hold.OPEN)
+    assert sorted(changed(draft)) == [2, 4]
+    assert 0.75 * draft.limits.target_tokens <= draft.tokens <= draft.limits.target_tokens
+
+
 def test_old_results_are_trimmed_oldest_first_to_what_the_policy_says() -> None:
     messages = tool_chain(20, size=200)
     draft = run(Stage.TRIM, messages, trim_over_tokens=1500, trim_target_tokens=500)

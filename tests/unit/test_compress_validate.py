@@ -36,6 +36,8 @@ def test_parallel_results_may_come_in_any_order() -> None:
         ((message("user", 7),), "messages[0]: content that is neither text nor a list"),
         ((message("user", [{"text": "x"}]),), "messages[0]: content parts that have no type"),
         ((message("bot", "x"),), "messages[0]: not a message with a known role"),
+        ((message("tool", "1", tool_call_id=["a"]),), "messages[0]: a result that answers no call before it"),
+        ((message("user", "x") + b" ", b'{"role":{}}'), "messages[1]: not a message with a known role"),
         ((b"[1]",), "messages[0]: not a message with a known role"),
         ((b'{"role":"assistant","tool_calls":[{"id":1}]}',), "messages[0]: tool_calls that cannot be read"),
         (
