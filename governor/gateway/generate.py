@@ -240,6 +240,8 @@ class GenerateRoute:
                     pausing = Pausing(
                         lease=lease, listener=turn, clock=s.clock, claim_now=need, bounds=bounds, on_ids=on_ids
                     )
+                    if not request.stream and "stream" not in turn.edits:
+                        turn.edits = (*turn.edits, "stream")
                 elif not in_pieces:
                     guard = self._guard(turn, request, policy, call)
                 try:

@@ -181,6 +181,7 @@ async def test_a_plain_answer_makes_room_and_is_the_engines_own(gateway: Governe
     end, _ = await gateway.ends()
     assert end.pieces is not None
     assert end.pieces >= 2
+    assert "stream" in end.edits
 
 
 @pytest.mark.parametrize("more", [{"logprobs": True}, {"stop": ["never"]}], ids=["logprobs", "stop"])
