@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 
 import msgspec
 
 from governor.schedule.events import TurnArrived
-from governor.types import TurnKind
+from governor.types import AgentName, TurnKind
 
 _MINUTE_S = 60.0
 _SOONEST_S = 5
@@ -60,3 +61,11 @@ class AgentBook(msgspec.Struct):
     def _forget(self, now: float) -> None:
         while self.granted_at and self.granted_at[0] <= now - _MINUTE_S:
             self.granted_at.popleft()
+
+
+def check_books(books: Mapping[AgentName, AgentBook], runs: Counter[AgentName], waits: Counter[AgentName]) -> None:
+    """Raises ``AssertionError`` where the books differ from the turns they are about."""
+    for name in {*books, *runs, *waits}:
+        book = books.get(name) or AgentBook()
+        if (runs[name], waits[name]) != (book.running, book.queued):
+            raise AssertionError(f"{name}: books {book.running}/{book.queued}, turns {runs[name]}/{waits[name]}")

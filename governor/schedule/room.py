@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from governor.budget.claim import Claim
 from governor.budget.ledger import Ledger
 from governor.schedule.events import TurnArrived
 from governor.types import AgentClass, AgentName, TurnId
@@ -26,22 +25,25 @@ class Room:
         claim, ledger = turn.claim, self.ledger
         if claim is None or ledger.held_tokens == 0:
             return False
-        return self._over_ceiling(turn, claim) or bool(
-            ledger.shortage(claim, reserve_tokens=self._left_to_others(turn))
-        )
+        return bool(ledger.shortage(claim, reserve_tokens=self._left_to_others(turn)))
 
     def missing_for(self, turn: TurnArrived) -> str | None:
         """What is missing, in words; ``None`` if nothing is."""
         claim, ledger = turn.claim, self.ledger
         if claim is None or not self.lacks(turn):
             return None
-        if self._over_ceiling(turn, claim):
-            held, ceiling = ledger.agent_tokens(turn.agent), turn.share.ceiling_tokens
-            return f"this agent holds {held:,} of its {ceiling:,} KV tokens and asks for {claim.tokens:,} more"
         short = ledger.shortage(claim, reserve_tokens=self._left_to_others(turn))
         if short.tokens:
             return f"needs {ledger.cost(claim):,} KV tokens, {short.tokens:,} more than are free"
         return f"needs {claim.slots} state slots, {short.slots} more than are free"
+
+    def over_ceiling(self, turn: TurnArrived) -> str | None:
+        """How the turn would exceed its agent's part, in words. One turn alone always may run."""
+        claim, ceiling = turn.claim, turn.share.ceiling_tokens
+        held = self.ledger.agent_tokens(turn.agent)
+        if claim is None or ceiling is None or held == 0 or held + claim.tokens <= ceiling:
+            return None
+        return f"this agent holds {held:,} of its {ceiling:,} KV tokens and asks for {claim.tokens:,} more"
 
     def fits_without(self, turn: TurnArrived, gone: tuple[TurnId, ...]) -> bool:
         """Whether it would fit if those turns were not there."""
@@ -63,14 +65,6 @@ class Room:
         output = claim.output_tokens * claim.choices
         have = f"{total.tokens or 0:,} KV tokens" + (f" and {total.slots} state slots" if total.slots else "")
         return f"{claim.prompt_tokens:,} prompt tokens and {output:,} for the answer never fit the engine's {have}"
-
-    def _over_ceiling(self, turn: TurnArrived, claim: Claim) -> bool:
-        """One turn alone always may run."""
-        ceiling = turn.share.ceiling_tokens
-        if ceiling is None:
-            return False
-        held = self.ledger.agent_tokens(turn.agent)
-        return held > 0 and held + claim.tokens > ceiling
 
     def _left_to_others(self, turn: TurnArrived) -> int:
         """KV tokens that this turn must leave free: other agents' floors, and better classes' part."""

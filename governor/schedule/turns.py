@@ -10,13 +10,14 @@ never refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
 import msgspec
 
 from governor.budget.ledger import Freed, Ledger
-from governor.schedule.books import AgentBook
+from governor.schedule.books import AgentBook, check_books
 from governor.schedule.effects import Effects, Refusal
 from governor.schedule.events import (
     EngineChanged,
@@ -132,14 +133,8 @@ class TurnScheduler:
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if the books disagree with the turns they are about."""
         running, waiting = self._floor.running, self._waiting.all()
-        for name, agent in self._agents.items():
-            runs = sum(1 for each in running.values() if each.turn.agent == name)
-            waits = sum(1 for each in waiting if each.turn.agent == name)
-            if (runs, waits) != (agent.running, agent.queued):
-                raise AssertionError(f"{name}: books {agent.running}/{agent.queued}, turns {runs}/{waits}")
-        owners = {each.turn.agent for each in running.values()} | {each.turn.agent for each in waiting}
-        if not owners <= self._agents.keys():
-            raise AssertionError(f"agents without books: {owners - self._agents.keys()}")
+        runs = Counter(each.turn.agent for each in running.values())
+        check_books(self._agents, runs, Counter(each.turn.agent for each in waiting))
         if any(turn_id in self._waiting for turn_id in running):
             raise AssertionError("a turn both runs and waits")
         self._floor.check_integrity()
@@ -226,8 +221,8 @@ class TurnScheduler:
                 self._refuse_engine_down(waiting.turn)
         for waiting in tuple(self._waiting.out_of_time.values()):
             turn, reason = waiting.turn, self._hindrance(now, waiting)
+            self._changed = True  # it can run now, or who waits behind it can
             if reason is None:
-                self._changed = True
                 continue
             retry_s = self._agents[turn.agent].retry_after(now, turn)
             self._forget_waiting(now, turn.turn_id)
@@ -240,7 +235,7 @@ class TurnScheduler:
         for waiting in self._ordered(now):
             if self._floor.is_full():
                 return
-            if self._own_limit(now, waiting) is not None or not self._window.admits(waiting.turn.agent, now):
+            if not self._may_run(now, waiting):
                 continue
             if not self._floor.lacks(waiting.turn):
                 self._agents[waiting.turn.agent].queued -= 1
@@ -269,7 +264,7 @@ class TurnScheduler:
         for other in self._waiting.overdue():
             if other is waiting:
                 return None
-            if self._floor.lacks(other.turn):
+            if self._may_run(now, other) and self._floor.lacks(other.turn):
                 who = other.turn.agent if named else "another turn"
                 return f"{who} has waited {now - other.since:.0f} s for room and goes first"
         return None
@@ -288,10 +283,15 @@ class TurnScheduler:
             return f"{self._window.members} agents share the cache now, as many as it carries"
         return self._floor.room.missing_for(turn)
 
+    def _may_run(self, now: float, waiting: Waiting) -> bool:
+        """As soon as there is room. Whoever may not keeps nobody else waiting."""
+        return self._own_limit(now, waiting) is None and self._window.admits(waiting.turn.agent, now)
+
     def _own_limit(self, now: float, waiting: Waiting) -> str | None:
-        if waiting.resumed:
-            return None
         turn = waiting.turn
+        limit = self._floor.room.over_ceiling(turn)
+        if limit is not None or waiting.resumed:
+            return limit
         limit = self._agents[turn.agent].hindrance(now, turn)
         if limit is not None or turn.session is None or turn.kind is TurnKind.COMPACTION:
             return limit
@@ -323,9 +323,7 @@ class TurnScheduler:
         going = self._floor.pausing
         for waiting in self._ordered(now):
             turn = waiting.turn
-            if self._waiting.is_patient(waiting) or not self._floor.lacks(turn):
-                continue
-            if not self._window.admits(turn.agent, now):
+            if self._waiting.is_patient(waiting) or not self._floor.lacks(turn) or not self._may_run(now, waiting):
                 continue
             seen_to = self._floor.would_fit(turn, going)
             if not seen_to and self._pace.stands_still(now, turn.slices.yield_after_s):

@@ -375,6 +375,53 @@ def test_a_ceiling_bounds_an_agents_turns_together_and_never_one_alone() -> None
     assert "holds 41,000 of its 30,000" in table.effects.queued[TurnId("b")]
 
 
+def test_whoever_is_at_its_ceiling_keeps_nobody_else_waiting() -> None:
+    table, share = Table(), SharePolicy(ceiling_tokens=30_000)
+    table.arrive("a", 25_000, agent="x", share=share)
+    table.arrive("z", 60_000)
+    table.arrive("b", 10_000, agent="x", share=share)
+    table.arrive("c", 50_000)
+    table.at(60.0)
+    table.end("z")
+    table.arrive("d", 10_000)
+    assert table.granted == "azcd"
+    table.end("a")
+    assert table.granted == "azcdb"
+
+
+def test_answers_are_paused_for_the_first_that_its_own_ceiling_does_not_keep_back() -> None:
+    table, share = Table(), SharePolicy(ceiling_tokens=30_000)
+    table.arrive("a", 25_000, agent="x", agent_class=AgentClass.INTERACTIVE, share=share)
+    table.arrive("z", 60_000)
+    table.start("a", "z")
+    table.arrive("b", 10_000, agent="x", agent_class=AgentClass.INTERACTIVE, share=share)
+    table.arrive("c", 50_000)
+    table.at(30.0)
+    assert list(table.effects.paused) == ["z"]
+
+
+def test_a_turn_behind_another_of_its_conversation_keeps_nobody_else_waiting() -> None:
+    table = Table(pauses=False)
+    table.arrive("a", 10_000, agent="x", session="s")
+    table.arrive("f", 60_000)
+    table.arrive("b", 60_000, agent="x", session="s", share=SharePolicy(waiting_s=20.0))
+    table.at(30.0)
+    table.arrive("c", 10_000)
+    assert table.granted == "afc"
+
+
+def test_whoever_is_refused_keeps_nobody_waiting_any_more() -> None:
+    table = Table(pauses=False)
+    table.arrive("a", 60_000)
+    table.arrive("b", 60_000, share=SharePolicy(waiting_s=20.0))
+    table.at(21.0)
+    table.arrive("c", 10_000)
+    assert table.granted == "a"
+    table.at(600.0)
+    assert "b" in table.effects.rejected
+    assert table.granted == "ac"
+
+
 def test_background_leaves_room_for_better_classes_unless_it_is_alone() -> None:
     table = Table()
     table.arrive("a", 95_000, agent_class=AgentClass.BACKGROUND)
