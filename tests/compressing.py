@@ -100,9 +100,7 @@ def check(before: Sequence[Raw], made: Plan, limits: Limits) -> None:
     faults = [each.rule for each in violations(map(read_message, before))]
     for each in violations(map(read_message, after)):
         assert each.rule in faults, str(each)
-    handles = {left.handle for left in made.left}
-    named = set(_HANDLE.findall(b"".join(map(bytes, after)))) - set(_HANDLE.findall(b"".join(map(bytes, before))))
-    assert {handle.decode() for handle in named} <= handles
+    _check_reachable(before, made)
 
 
 def _check_bytes(before: Sequence[Raw], made: Plan) -> None:
@@ -155,6 +153,24 @@ def _check_contents(before: Sequence[Raw], made: Plan) -> None:
         if origin in cut and isinstance(content(before[origin]), str) and _is_json(content(before[origin])):
             text = content(raw)
             assert _is_json(text) or is_own(text)
+
+
+def _check_reachable(before: Sequence[Raw], made: Plan) -> None:
+    """Each handle leads somewhere, and each content that is no longer as it was is behind a handle in the prompt. Only
+    reasoning leaves without a word."""
+    prompt = b"".join(map(bytes, made.messages))
+    handles = {left.handle for left in made.left}
+    assert len(handles) == len(made.left)
+    named = {handle.decode() for handle in _HANDLE.findall(prompt)}
+    assert named - {handle.decode() for handle in _HANDLE.findall(b"".join(map(bytes, before)))} <= handles
+    reachable = {bytes(value) for left in made.left if left.handle in named for value in left.values}
+    present = {origin: read_message(raw) for raw, origin in zip(made.messages, made.origins, strict=True)}
+    stages = {done.index: done.stage for done in made.done}
+    for index, raw in enumerate(before):
+        if index not in present:
+            assert bytes(raw) in reachable
+        elif bytes(present[index].content) != bytes(read_message(raw).content):
+            assert stages[index] is CompressionStage.REASONING or bytes(read_message(raw).content) in reachable
 
 
 def _is_json(text: str) -> bool:
