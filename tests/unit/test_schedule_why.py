@@ -132,7 +132,8 @@ def test_a_lease_taken_back_is_told_once_with_the_cause() -> None:
 
 def test_the_view_has_unix_times_and_the_ledgers_figures() -> None:
     made, _ = scheduler(arrival("a", 60_000), arrival("b", 70_000))
-    made.on_event(5.0, EngineSeen(sight=Sight(asked_at=5.0, running=1, used_tokens=61_000)))
+    for at in (4.0, 5.0):
+        made.on_event(at, EngineSeen(sight=Sight(asked_at=at, running=1, used_tokens=61_000)))
     view = queue_view(made, now=7.0, wall=1_007.0)
     [lease], [waiting] = view.leases, view.waiting
     assert (lease.turn_id, lease.agent, lease.since, lease.booked_tokens) == ("a", "agent-a", 1_000.0, 60_000)
