@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from governor.budget.ledger import Ledger
+from governor.budget.ledger import GRACE_S, Ledger
 from governor.schedule.events import EngineChanged, EngineMode, TurnArrived
 from governor.schedule.returns import Returns
 from governor.schedule.room import Room
@@ -38,10 +38,9 @@ class Floor:
         """All the engine's places are taken."""
         return self.engine.slots is not None and len(self.running) >= self.engine.slots
 
-    @property
-    def pausing(self) -> tuple[TurnId, ...]:
+    def making_room(self, now: float) -> tuple[TurnId, ...]:
         """Turns that have been asked to stop and have not yet."""
-        return tuple(turn_id for turn_id, each in self.running.items() if each.pausing)
+        return tuple(turn_id for turn_id, each in self.running.items() if each.is_making_room(now))
 
     def set_engine(self, event: EngineChanged) -> None:
         self.engine = event
@@ -117,7 +116,7 @@ class Floor:
                 started=each.started,
             )
             for each in self.running.values()
-            if not each.pausing
+            if each.asked_at is None
         ]
 
     def stuck(self, now: float) -> list[Running]:
@@ -125,7 +124,7 @@ class Floor:
         return [
             each
             for each in self.running.values()
-            if not each.started and not each.pausing and now - each.granted_at >= each.turn.slices.yield_after_s
+            if not each.started and each.asked_at is None and now - each.granted_at >= each.turn.slices.yield_after_s
         ]
 
     def next_moment(self, now: float, *, somebody_waits: bool) -> float | None:
@@ -133,6 +132,7 @@ class Floor:
         running = self.running.values()
         moments = [each.granted_at + each.turn.slices.yield_after_s for each in running if not each.started]
         if moments or somebody_waits:
+            moments += [each.asked_at + GRACE_S for each in running if each.asked_at is not None]
             moments += [_next_quantum(each.since, self._quantum_s(each), now) for each in running]
         return min((moment for moment in moments if moment > now), default=None)
 

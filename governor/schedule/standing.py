@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from governor.budget.ledger import GRACE_S
 from governor.schedule.events import TurnArrived
 from governor.types import AgentClass
 
@@ -21,7 +22,13 @@ class Running(msgspec.Struct):
     stops: int
     """How often it was stopped before its first token, in a row."""
     started: bool = False
-    pausing: bool = False
+    asked_at: float | None = None
+    """When it was asked to stop."""
+
+    def is_making_room(self, now: float) -> bool:
+        """It was asked to stop and is about to. One that has not for so long writes the end of its answer, or cannot:
+        it is asked no more, and nobody reckons with its room."""
+        return self.asked_at is not None and now < self.asked_at + GRACE_S
 
 
 class Waiting(msgspec.Struct):

@@ -182,13 +182,15 @@ class TurnScheduler:
     def _on_wrote(self, now: float, turn_id: TurnId, tokens: int) -> None:
         """Reserve ahead of what is written; where there is no room for more, somebody makes it."""
         running, claim = self._floor.running.get(turn_id), self.ledger.claim_of(turn_id)
-        if running is None or claim is None or running.pausing or not self._floor.engine.pauses:
+        if running is None or claim is None or not self._floor.engine.pauses:
             return
         step = running.turn.slices.lookahead
         if tokens <= claim.output_tokens - step // 4 or self.ledger.grow(turn_id, claim.output_tokens + step):
             return
+        if running.asked_at is not None:
+            return
         grown = msgspec.structs.replace(claim, output_tokens=claim.output_tokens + step)
-        going = (turn_id, *self._floor.pausing)
+        going = (turn_id, *self._floor.making_room(now))
         if not self.ledger.shortage(grown, without=going):
             return  # somebody is making room already
         attained = self._floor.service.attained(running.turn.agent, now)
@@ -196,7 +198,7 @@ class TurnScheduler:
         candidates = self._floor.candidates(now)
         victims = for_room(candidates, waiter, lambda out: not self.ledger.shortage(grown, without=(*going, *out)))
         for victim in victims or (turn_id,):
-            self._pause(victim, f"L1 is full: {turn_id} has written {tokens:,} tokens and needs room for more")
+            self._pause(now, victim, f"L1 is full: {turn_id} has written {tokens:,} tokens and needs room for more")
 
     # Deciding
 
@@ -320,7 +322,7 @@ class TurnScheduler:
     def _pause_for_waiting(self, now: float) -> None:
         if not self._waiting or all(c.quanta < 1 for c in self._floor.candidates(now)):
             return
-        going = self._floor.pausing
+        going = self._floor.making_room(now)
         for waiting in self._ordered(now):
             turn = waiting.turn
             if self._waiting.is_patient(waiting) or not self._floor.lacks(turn) or not self._may_run(now, waiting):
@@ -337,7 +339,7 @@ class TurnScheduler:
         reason = f"{turn.agent} has waited {now - waiting.since:.0f} s: {self._hindrance(now, waiting)}"
         for victim in for_room(candidates, waiter, lambda out: self._floor.would_fit(turn, (*going, *out))):
             self._pace.on_helped(turn.turn_id)
-            self._pause(victim, reason)
+            self._pause(now, victim, reason)
 
     def _pause_for_stuck(self, now: float) -> None:
         """A granted turn without its first token, behind a long prefill of somebody granted earlier."""
@@ -348,11 +350,13 @@ class TurnScheduler:
             attained = self._floor.service.attained(each.turn.agent, now)
             waiter = Waiter(turn=each.turn, attained=attained, overdue=False)
             for victim in for_turn_in_engine([c for c in candidates if c.granted_at < each.granted_at], waiter):
-                self._pause(victim, f"its prefill has kept {each.turn.agent} waiting in the engine for {waited:.0f} s")
+                self._pause(
+                    now, victim, f"its prefill has kept {each.turn.agent} waiting in the engine for {waited:.0f} s"
+                )
                 return
 
-    def _pause(self, turn_id: TurnId, reason: str) -> None:
-        self._floor.running[turn_id].pausing = True
+    def _pause(self, now: float, turn_id: TurnId, reason: str) -> None:
+        self._floor.running[turn_id].asked_at = now
         self._effects.pause(turn_id, reason)
 
     # Display

@@ -356,6 +356,35 @@ def test_a_full_l1_pauses_whoever_has_had_most() -> None:
     assert "L1 is full" in table.effects.paused[TurnId("a")]
 
 
+def test_another_is_paused_where_one_does_not_stop() -> None:
+    """It may be writing a tool call, which is not taken apart, or its abort was lost."""
+    table = Table()
+    table.arrive("a", 45_000)
+    table.arrive("b", 45_000)
+    table.start("a", "b")
+    table.arrive("c", 40_000, share=SharePolicy(waiting_s=1_000.0))
+    table.at(10.0)
+    [first] = table.effects.paused
+    table.at(10.0 + GRACE_S - 0.1)
+    assert list(table.effects.paused) == [first]
+    table.at(10.0 + GRACE_S)
+    assert len(table.effects.paused) == 2
+    table.at(100.0)
+    assert len(table.effects.paused) == 2
+
+
+def test_what_is_written_is_reserved_while_an_answer_does_not_stop() -> None:
+    table = Table()
+    table.arrive("a", 70_000, 1_000)
+    table.start("a")
+    table.arrive("b", 40_000)
+    table.at(10.0)
+    assert "a" in table.effects.paused
+    for written in range(100, 3_000, 100):
+        table.post(TurnWrote(TurnId("a"), written))
+        assert table.scheduler.ledger.held_tokens >= 70_000 + written
+
+
 def test_a_floor_is_left_free_for_its_owner() -> None:
     table = Table(pauses=False)
     table.post(FloorsChanged({AgentName("b"): 30_000}))
