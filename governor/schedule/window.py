@@ -4,12 +4,13 @@ An agent's next turn finds its context in cache only if the others' have not dis
 turn displaces the next one's prefix and everything is computed again and again; the cure is fewer agents at a time, not
 fewer turns (CONCUR: additive increase, multiplicative decrease on the number of active agents, driven by occupancy and
 hit rate, as congestion control does it on packets). The window halves when L1 is in use *and* what is served from cache
-has fallen; it opens by one when that is well again, or neither bad nor L1 in use. Between the marks nothing changes,
-and after a change nothing changes for a while (hysteresis), since a new window shows in the hit rate only after
-everybody's next turn.
+has fallen; it opens by one when that is well again. Between the marks nothing changes, and after a change nothing
+changes for a while (hysteresis), since a new window shows in the hit rate only after everybody's next turn.
 
-Members stay while they work: an agent in a tool call keeps its place for ``IDLE_S``. When somebody waits outside, the
-member that has worked for ``RESIDENCE_S`` and is idle makes room.
+Members stay while they work: an agent in a tool call keeps its place for ``IDLE_S``. When the window has become smaller
+than its members are many, each leaves with its turn's end until they fit. When somebody waits outside, the member that
+has worked for ``RESIDENCE_S`` and is idle makes room. A window of one agent that still serves next to nothing from
+cache says that the cache does not work, not that it is too small: then it opens, and stays open for ``USELESS_S``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ import msgspec
 
 from governor.types import AgentName
 
-LOW_SHARE, HIGH_SHARE = 0.6, 0.85
-"""Served from cache: below the first the window closes, above the second it opens."""
-FULL = 0.7
-"""Of L1 in use by running turns. Contexts of some size leave a part of it empty, however many wait."""
+LOW_SHARE, HIGH_SHARE = 0.8, 0.9
+"""Served from cache: below the first the window closes, above the second it opens. What all agents have in common stays
+in cache, whoever is displaced: where it is a third of a context, half of the turns miss at 0.7."""
+FULL = 0.5
+"""Of L1 in use by running turns: contexts of some size leave a part of it empty, however many wait."""
 SETTLE_S = 20.0
+OPENS_S = 60.0
+"""After a change, the time until it opens."""
 IDLE_S = 45.0
-RESIDENCE_S = 120.0
+RESIDENCE_S = 240.0
+"""Coming in costs the computing of a context, up to 90 s on the machine of the field."""
+USELESS_SHARE, PROVEN_S, USELESS_S = 0.2, 600.0, 3600.0
+"""With one agent: what is still served from a cache that works, the time until it is held for useless, and for how
+long."""
 
 
 class _Member(msgspec.Struct):
@@ -41,6 +49,7 @@ class ActiveWindow:
         """``None``: no limit."""
         self._members: dict[AgentName, _Member] = {}
         self._changed_at = float("-inf")
+        self._closes_from = float("-inf")
 
     @property
     def members(self) -> int:
@@ -67,20 +76,28 @@ class ActiveWindow:
         if member is not None:
             member.running -= 1
             member.idle_since = now
+            if member.running == 0 and self.size is not None and len(self._members) > self.size:
+                del self._members[agent]
 
     def on_seen(self, now: float, occupancy: float | None, served_share: float | None) -> None:
         """``occupancy``: part of L1 that running turns hold."""
         self._forget_idle(now)
-        if occupancy is None or served_share is None or now - self._changed_at < SETTLE_S:
+        if occupancy is None or served_share is None or now < max(self._changed_at + SETTLE_S, self._closes_from):
             return
-        if occupancy >= FULL and served_share < LOW_SHARE:
-            self.size = max(1, (len(self._members) if self.size is None else self.size) // 2)
-            self._changed_at = now
-        elif self.size is not None and served_share >= (HIGH_SHARE if occupancy >= FULL else LOW_SHARE):
+        if served_share < LOW_SHARE and occupancy >= FULL:
+            self._close(now, served_share)
+        elif self.size is not None and served_share >= HIGH_SHARE and now >= self._changed_at + OPENS_S:
             self.size += 1
             self._changed_at = now
             if self.size > 2 * max(1, len(self._members)):
                 self.size = None
+
+    def _close(self, now: float, served_share: float) -> None:
+        if self.size != 1:
+            self.size = max(1, (len(self._members) if self.size is None else self.size) // 2)
+            self._changed_at = now
+        elif served_share < USELESS_SHARE and now >= self._changed_at + PROVEN_S:
+            self.size, self._closes_from = None, now + USELESS_S
 
     def next_change(self, now: float) -> float | None:
         """When a place becomes free by time alone."""

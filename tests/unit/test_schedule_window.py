@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from governor.schedule.window import IDLE_S, RESIDENCE_S, SETTLE_S, ActiveWindow
+from governor.schedule.window import (
+    IDLE_S,
+    OPENS_S,
+    PROVEN_S,
+    RESIDENCE_S,
+    SETTLE_S,
+    USELESS_S,
+    ActiveWindow,
+)
 from governor.types import AgentName
 
 ANN, BOB, CID, DAN, EVE = (AgentName(name) for name in ("ann", "bob", "cid", "dan", "eve"))
@@ -19,32 +27,59 @@ def busy(*agents: AgentName) -> ActiveWindow:
     return window
 
 
-def closed(*agents: AgentName) -> ActiveWindow:
-    """The same, after L1 was full and little came from cache: half as many may take part."""
-    window = busy(*agents)
+def closed() -> ActiveWindow:
+    """Four run, L1 was full and little came from cache: two may take part."""
+    window = busy(*FOUR)
     window.on_seen(0.0, 1.0, 0.1)
     return window
 
 
-def test_it_is_open_until_the_engine_serves_little_from_a_full_cache() -> None:
+def fitting() -> ActiveWindow:
+    """The same, after two have left with their turns' end."""
+    window = closed()
+    window.on_ended(CID, 1.0)
+    window.on_ended(DAN, 1.0)
+    return window
+
+
+def test_it_is_open_until_the_engine_serves_little_while_l1_is_in_use() -> None:
     window = busy(*FOUR)
-    for occupancy, share in ((1.0, 0.9), (0.6, 0.1), (None, 0.1), (1.0, None), (0.8, 0.7)):
+    for occupancy, share in ((1.0, 0.9), (0.4, 0.1), (None, 0.1), (1.0, None), (0.8, 0.8)):
         window.on_seen(100.0, occupancy, share)
         assert window.size is None
         assert window.admits(EVE, 100.0)
-    window.on_seen(100.0, 0.95, 0.5)
+    window.on_seen(100.0, 0.9, 0.7)
     assert window.size == 2
 
 
-def test_members_stay_and_nobody_comes_in_addition() -> None:
-    window = closed(*FOUR)
-    assert all(window.admits(agent, 1.0) for agent in FOUR)
+def test_members_leave_with_their_turns_end_until_they_fit() -> None:
+    window = closed()
+    assert window.size == 2
+    assert window.members == 4
+    window.on_ended(ANN, 1.0)
+    window.on_ended(BOB, 2.0)
+    assert window.members == 2
+    assert not window.admits(ANN, 3.0)
+    window.on_ended(CID, 3.0)
+    assert window.admits(CID, 4.0)
+
+
+def test_a_member_with_another_turn_stays() -> None:
+    window = closed()
+    window.on_granted(ANN, 1.0)
+    window.on_ended(ANN, 2.0)
+    assert window.members == 4
+
+
+def test_nobody_comes_in_addition() -> None:
+    window = fitting()
+    assert window.admits(ANN, 1.0)
     assert not window.admits(EVE, 1.0)
     assert window.next_change(1.0) is None  # all of them run
 
 
 def test_it_changes_only_after_the_last_change_has_shown() -> None:
-    window = closed(*FOUR)
+    window = fitting()
     window.on_seen(SETTLE_S - 1, 1.0, 0.1)
     assert window.size == 2
     window.on_seen(SETTLE_S, 1.0, 0.1)
@@ -53,51 +88,62 @@ def test_it_changes_only_after_the_last_change_has_shown() -> None:
     assert window.size == 1  # one agent always takes part
 
 
-@pytest.mark.parametrize(("occupancy", "share"), [(1.0, 0.9), (0.5, 0.7)])
-def test_it_opens_by_one_when_the_cache_serves_well(occupancy: float, share: float) -> None:
-    window = closed(*FOUR)
-    window.on_seen(SETTLE_S, occupancy, share)
+def test_it_opens_by_one_when_the_cache_serves_well() -> None:
+    window = fitting()
+    window.on_seen(OPENS_S - 1, 1.0, 0.95)
+    assert window.size == 2
+    window.on_seen(OPENS_S, 1.0, 0.95)
     assert window.size == 3
+    assert window.admits(EVE, OPENS_S)
 
 
 def test_between_the_marks_nothing_changes() -> None:
-    window = closed(*FOUR)
-    window.on_seen(SETTLE_S, 0.8, 0.7)
-    window.on_seen(SETTLE_S, 0.5, 0.1)  # few run now, and each computes its context again: that is not well
+    window = fitting()
+    window.on_seen(OPENS_S, 0.9, 0.85)
+    window.on_seen(OPENS_S, 0.4, 0.1)  # few run now, and each computes its context again: that is not well
     assert window.size == 2
 
 
 def test_a_window_that_nobody_fills_is_none() -> None:
-    window = closed(ANN, BOB)
+    window = fitting()
     for number in range(1, 4):
-        assert window.size is not None
-        window.on_seen(number * SETTLE_S, 0.1, 0.9)
-        window.on_granted(ANN, number * SETTLE_S)
-        window.on_granted(BOB, number * SETTLE_S)
-    window.on_seen(4 * SETTLE_S, 0.1, 0.9)
+        window.on_seen(number * OPENS_S, 0.9, 0.95)
     assert window.size is None
 
 
+@pytest.mark.parametrize(("share", "is_open"), [(0.0, True), (0.5, False)])
+def test_a_cache_that_serves_one_agent_nothing_either_does_not_work(share: float, is_open: bool) -> None:
+    window = fitting()
+    window.on_seen(SETTLE_S, 1.0, share)
+    window.on_seen(SETTLE_S + PROVEN_S - 1, 1.0, share)
+    assert window.size == 1
+    window.on_seen(SETTLE_S + PROVEN_S, 1.0, share)
+    assert (window.size is None) is is_open
+    window.on_seen(SETTLE_S + PROVEN_S + USELESS_S - 1, 1.0, share)
+    assert (window.size is None) is is_open
+    window.on_seen(SETTLE_S + PROVEN_S + USELESS_S, 1.0, share)
+    assert window.size is not None
+
+
 def test_an_agent_in_a_short_tool_call_keeps_its_place() -> None:
-    window = closed(ANN, BOB)
+    window = fitting()
     window.on_ended(ANN, 10.0)
     assert not window.admits(EVE, 10.0 + IDLE_S - 1)
     assert window.admits(ANN, 10.0 + IDLE_S - 1)
 
 
 def test_one_that_has_been_idle_for_long_makes_room() -> None:
-    window = closed(ANN, BOB)
+    window = fitting()
     window.on_ended(ANN, 10.0)
-    window.on_ended(BOB, 10.0)
-    assert window.size == 1
     assert window.next_change(11.0) == 10.0 + IDLE_S
     assert window.admits(EVE, 10.0 + IDLE_S)
     window.on_granted(EVE, 10.0 + IDLE_S)
     assert window.members == 2
+    assert not window.admits(ANN, 10.0 + IDLE_S)
 
 
-def test_after_its_residence_a_member_makes_room_with_its_first_pause() -> None:
-    window = closed(ANN, BOB)
+def test_after_its_residence_a_member_makes_room_with_its_first_rest() -> None:
+    window = fitting()
     assert not window.admits(EVE, RESIDENCE_S)  # it runs
     window.on_ended(BOB, RESIDENCE_S)
     assert window.admits(EVE, RESIDENCE_S)
