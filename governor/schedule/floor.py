@@ -56,6 +56,7 @@ class Floor:
         """The turn runs from now on; its room is booked. ``resumed``: again, after a pause. ``stops``: it was stopped
         so often before its first token."""
         if turn.claim is not None:
+            self.ledger.release(turn.turn_id, now, confirmed=True)  # before its pause; perhaps still in the engine
             self.ledger.book(self.ledger.at_most(turn.claim), now, LONGEST_TURN_S)
         self.service.hold(turn.agent, now, turn.tokens / turn.share.weight)
         self.running[turn.turn_id] = Running(turn, now, now, resumed, stops)

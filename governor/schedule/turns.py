@@ -302,10 +302,10 @@ class TurnScheduler:
     def _grant(self, now: float, waiting: Waiting) -> None:
         turn = waiting.turn
         agent = self._agents[turn.agent]
+        self._floor.start(turn, now, resumed=waiting.resumed, stops=waiting.stops)
         agent.running += 1
         if not waiting.resumed:
             agent.note_grant(now)
-        self._floor.start(turn, now, resumed=waiting.resumed, stops=waiting.stops)
         self._window.on_granted(turn.agent, now)
         free = self.ledger.free_tokens
         room = "" if free is None or turn.claim is None else f"; {turn.claim.tokens:,} KV tokens booked, {free:,} free"
@@ -346,12 +346,12 @@ class TurnScheduler:
         stuck = self._floor.stuck(now)
         candidates = self._floor.candidates(now) if stuck else []
         for each in stuck:
-            waited = now - each.granted_at
+            owner, waited = each.turn.agent, now - each.granted_at
             attained = self._floor.service.attained(each.turn.agent, now)
             waiter = Waiter(turn=each.turn, attained=attained, overdue=False)
             for victim in for_turn_in_engine([c for c in candidates if c.granted_at < each.granted_at], waiter):
                 self._pause(
-                    now, victim, f"its prefill has kept {each.turn.agent} waiting in the engine for {waited:.0f} s"
+                    now, victim, f"its prefill has kept {owner} waiting in the engine for {waited:.0f} s"
                 )
                 return
 

@@ -335,6 +335,18 @@ def test_nobody_is_paused_while_the_line_moves_by_itself() -> None:
     assert list(table.effects.paused) == ["a"]
 
 
+def test_an_answer_goes_on_before_the_engine_has_confirmed_its_pause() -> None:
+    table = Table()
+    table.arrive("a", 80_000)
+    table.start("a")
+    table.arrive("b", 40_000)
+    table.at(10.0)
+    table.post(TurnPaused(turn_id=TurnId("a"), claim=table.turns["a"].claim, confirmed=False))
+    table.end("b")
+    assert table.granted == "aa"
+    assert table.scheduler.ledger.held_tokens == 81_000
+
+
 def test_what_is_written_is_reserved_ahead() -> None:
     table = Table()
     table.arrive("a", 50_000, 1_000)
