@@ -221,8 +221,8 @@ class RequestPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     history: HistoryMode = HistoryMode.AS_SENT
     """What the client's last answer becomes in the next prompt. Chats on engines that take and give token ids."""
     history_thinking_tokens: Count = 16384
-    """Tokens of thinking that ``exact`` may gather, superseded notes included. Beyond it one prompt is sent as the client
-    has it, which drops them, and gathering begins anew."""
+    """Tokens of thinking that ``exact`` may gather, superseded notes included. Beyond it one prompt is sent as the
+    client has it, which drops them, and gathering begins anew."""
     sampling: dict[str, float | int | bool | str] = {}
     """Sampling fields set on every turn, whatever the client sends: ``temperature = 0.2``."""
 
