@@ -27,6 +27,8 @@ from serve.twin.trace import Agent, Distribution, Generator, Header, Line, Share
 
 MACHINE: Final = "rx7900xtx-tp2"
 SEEDS: Final = 10
+QUIET_SEEDS: Final = 3
+AGENTS: Final = 8
 THERE: Final = 0.9
 """Part of the known prefix that must have come from L1 to call it there."""
 NO_CREDIT, CREDIT, PREWARM = "none", "credit", "credit and prewarm"
@@ -107,32 +109,54 @@ def guesses(plays: Iterable[Play]) -> Guesses:
     return Guesses(turns, there, right, believed)
 
 
-def quiet_trace(machine: Machine, seed: int) -> Trace:
-    """Eight agents whose contexts are twice L1, most of the time at rest: an engine that idles between their turns."""
-    del seed  # the generators draw from the simulation's own
-    lines: list[Line] = [Header(name="8 agents, 2x, at rest")]
-    size = 2 * machine.engine.tiers.device_tokens // 8
-    for number in range(8):
-        lines.append(Agent(name=f"a{number}"))
-        lines.append(
-            Generator(
-                agent=f"a{number}",
-                session="main",
-                start_s=60.0 * number,
-                until_s=4 * 3600.0,
-                shared=Shared(name="harness", tokens=10_000),
-                first_tokens=Distribution(median=size - 20_000, sigma=0.1),
-                tool_tokens=Distribution(median=300, sigma=0.8, high=4000),
-                rounds=Distribution(median=60, low=60),
-                steps=Distribution(median=3, sigma=0.5),
-                think_s=Distribution(median=420, sigma=0.6),
-            )
+def quiet_trace(machine: Machine, _seed: int) -> Trace:
+    """Eight agents whose contexts are twice L1, most of the time at rest; people come back when they like."""
+    return _trace(
+        machine,
+        "at rest",
+        start_s=60.0,
+        first=20_000,
+        rounds=Distribution(median=60, low=60),
+        steps=Distribution(median=3, sigma=0.5),
+        think_s=Distribution(median=420, sigma=0.6),
+    )
+
+
+def heartbeat_trace(machine: Machine, _seed: int) -> Trace:
+    """The same contexts, each asked a short question every quarter of an hour."""
+    return _trace(
+        machine,
+        "heartbeats",
+        start_s=110.0,
+        first=14_000,
+        rounds=Distribution(median=100, low=100),
+        steps=Distribution(median=0.0),
+        user_tokens=Distribution(median=60, sigma=0.3),
+        final_output=Distribution(median=150, sigma=0.5),
+        think_s=Distribution(median=900, sigma=0.03),
+    )
+
+
+def _trace(machine: Machine, name: str, *, start_s: float, first: int, **drawn: Distribution) -> Trace:
+    """``first``: by how much the first prompts are smaller than what a context is on average."""
+    size = 2 * machine.engine.tiers.device_tokens // AGENTS
+    lines: list[Line] = [Header(name=name)]
+    for number in range(AGENTS):
+        spec = Generator(
+            agent=f"a{number}",
+            session="main",
+            start_s=start_s * number,
+            until_s=4 * 3600.0,
+            shared=Shared(name="harness", tokens=10_000),
+            first_tokens=Distribution(median=size - first, sigma=0.1),
+            tool_tokens=Distribution(median=300, sigma=0.8, high=4000),
         )
+        lines += [Agent(name=spec.agent), msgspec.structs.replace(spec, **drawn)]
     return assembled(lines)
 
 
 def busy_trace(machine: Machine, seed: int) -> Trace:
-    return mix_trace(Mix(8, 2.0), machine, seed).trace
+    return mix_trace(Mix(AGENTS, 2.0), machine, seed).trace
 
 
 def table(
@@ -141,7 +165,7 @@ def table(
     """A row of figures for each share policy, over so many seeds."""
     out = [
         f"{name}\n",
-        "| | turns | prefilled / new | TTFT mean | p50 | p90 | p99 | made span, s | prewarms | of them used up, s |",
+        "| | turns | prefilled / new | TTFT mean, s | p50 | p90 | p99 | all done after, s | fetches | they computed |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for share in shares:
@@ -177,14 +201,15 @@ def main() -> None:
     for name, plays in (("incident", incidents), ("8 agents, 2x", mixes)):
         it = guesses(plays)
         print(f"| {name} | {it.turns:,} | {it.there:,} | {it.precision:.2f} | {it.recall:.2f} |")
-    print()
-    print(table("8 agents, 2x, busy", busy_trace, machine, SEEDS, SHARES))
-    print()
-    print(table("8 agents, 2x, at rest", quiet_trace, machine, 3, SHARES))
     without = msgspec.structs.replace(machine.engine.tiers, host_tokens=0, host_slots=0, storage_tokens=0)
     bare = msgspec.structs.replace(machine, engine=msgspec.structs.replace(machine.engine, tiers=without))
-    print()
-    print(table("8 agents, 2x, at rest, no L2 and no L3", quiet_trace, bare, 3, SHARES))
+    for text in (
+        table("8 agents, 2x, busy", busy_trace, machine, SEEDS, SHARES),
+        table("8 agents, 2x, at rest", quiet_trace, machine, QUIET_SEEDS, SHARES),
+        table("8 agents, 2x, heartbeats", heartbeat_trace, machine, QUIET_SEEDS, SHARES),
+        table("8 agents, 2x, heartbeats, no L2 and no L3", heartbeat_trace, bare, QUIET_SEEDS, SHARES),
+    ):
+        print(f"\n{text}")
 
 
 if __name__ == "__main__":
