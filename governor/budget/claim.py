@@ -27,6 +27,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The whole prompt, from its first token. Pieces that another running turn holds, too, cost nothing more."""
     output_tokens: int = 0
     """What it may write before it asks again; all it has written so far is in ``segments``."""
+    most_output_tokens: int | None = None
+    """What it may write at most, however often it asks; ``None``: nobody knows."""
     margin_tokens: int = 0
     """What the prompt may hold beyond ``segments``, where its count is an estimate."""
     choices: int = 1

@@ -130,6 +130,13 @@ class Ledger:
         own = Segment(claim.turn_id.encode(), total)
         return msgspec.structs.replace(claim, segments=(own,), output_tokens=0, margin_tokens=0)
 
+    def larger(self, claim: Claim, output_tokens: int) -> Claim:
+        """``claim`` with so much more to write, as far as it may and as the engine has at all."""
+        more = claim.output_tokens + output_tokens
+        if claim.most_output_tokens is not None:
+            more = min(more, claim.most_output_tokens)
+        return self.at_most(msgspec.structs.replace(claim, output_tokens=more))
+
     # Booking
 
     def book(self, claim: Claim, now: float, lasts_s: float) -> None:

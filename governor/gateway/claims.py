@@ -44,6 +44,7 @@ def claim_of(
         agent=agent,
         segments=tuple(segments),
         output_tokens=output,
+        most_output_tokens=output_cap,
         margin_tokens=max(0, count.upper - count.tokens),
         choices=choices,
     )
@@ -52,13 +53,15 @@ def claim_of(
 def claim_now(claim: Claim, policy: Policy, output_cap: int, prompt_tokens: int | None, written_tokens: int) -> Claim:
     """Of a turn that was paused, which began with ``claim``. ``prompt_tokens``: of its prompt now, as the engine has
     counted it, what it has written included; ``None``: nothing is written yet."""
-    output_tokens = max(1, min(output_cap - written_tokens, policy.slices.lookahead))
+    most_tokens = max(1, output_cap - written_tokens)
+    output_tokens = min(most_tokens, policy.slices.lookahead)
+    claim = msgspec.structs.replace(claim, output_tokens=output_tokens, most_output_tokens=most_tokens)
     if prompt_tokens is None:
-        return msgspec.structs.replace(claim, output_tokens=output_tokens)
+        return claim
     *shared, own = claim.segments
     rest = prompt_tokens - sum(segment.tokens for segment in shared)
     segments = (*shared, Segment(own.id, rest)) if rest >= 0 else (Segment(own.id, prompt_tokens),)
-    return msgspec.structs.replace(claim, segments=segments, output_tokens=output_tokens, margin_tokens=0)
+    return msgspec.structs.replace(claim, segments=segments, margin_tokens=0)
 
 
 def context_name(agent: AgentName, located: Located) -> str:

@@ -185,11 +185,11 @@ class TurnScheduler:
         if running is None or claim is None or not self._floor.engine.pauses:
             return
         step = running.turn.slices.lookahead
-        if tokens <= claim.output_tokens - step // 4 or self.ledger.grow(turn_id, claim.output_tokens + step):
+        grown = self.ledger.larger(claim, step)
+        if tokens <= claim.output_tokens - step // 4 or grown.output_tokens <= claim.output_tokens:
             return
-        if running.asked_at is not None:
+        if self.ledger.grow(turn_id, grown.output_tokens) or running.asked_at is not None:
             return
-        grown = msgspec.structs.replace(claim, output_tokens=claim.output_tokens + step)
         going = (turn_id, *self._floor.making_room(now))
         if not self.ledger.shortage(grown, without=going):
             return  # somebody is making room already
@@ -350,9 +350,7 @@ class TurnScheduler:
             attained = self._floor.service.attained(each.turn.agent, now)
             waiter = Waiter(turn=each.turn, attained=attained, overdue=False)
             for victim in for_turn_in_engine([c for c in candidates if c.granted_at < each.granted_at], waiter):
-                self._pause(
-                    now, victim, f"its prefill has kept {owner} waiting in the engine for {waited:.0f} s"
-                )
+                self._pause(now, victim, f"its prefill has kept {owner} waiting in the engine for {waited:.0f} s")
                 return
 
     def _pause(self, now: float, turn_id: TurnId, reason: str) -> None:

@@ -288,6 +288,7 @@ class Governor:
             agent=flight.request.agent,
             segments=_segments(flight.context),
             output_tokens=min(flight.cap - flight.written, lookahead),
+            most_output_tokens=flight.cap - flight.written,
             slots=self._engine.tiers.slots_per_request,
         )
 

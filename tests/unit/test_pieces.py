@@ -57,11 +57,18 @@ def test_other_dialects_are_one_generation() -> None:
 
 def test_a_claim_grows_by_what_was_written_and_is_exact() -> None:
     segments = (Segment(b"shared", 100), Segment(b"own", 20))
-    claim = Claim(turn_id=TurnId("t"), agent=AgentName("a"), segments=segments, output_tokens=50, margin_tokens=9)
+    claim = Claim(
+        turn_id=TurnId("t"),
+        agent=AgentName("a"),
+        segments=segments,
+        output_tokens=50,
+        most_output_tokens=90,
+        margin_tokens=9,
+    )
     policy = Policy(slices=SlicePolicy(lookahead=50))
     later = claim_now(claim, policy, 90, 160, 35)
     assert later.segments == (Segment(b"shared", 100), Segment(b"own", 60))
-    assert (later.output_tokens, later.margin_tokens) == (50, 0)
+    assert (later.output_tokens, later.most_output_tokens, later.margin_tokens) == (50, 55, 0)
     assert claim_now(claim, policy, 90, 200, 85).output_tokens == 5
     assert claim_now(claim, policy, 90, None, 0) == claim
     assert claim_now(claim, policy, 90, 80, 0).segments == (Segment(b"own", 80),)  # the count was too high

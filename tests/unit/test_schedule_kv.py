@@ -52,6 +52,7 @@ class Table:
         session: str | None = None,
         new: int | None = None,
         prompt_name: bytes = b"",
+        most_output: int | None = None,
     ) -> None:
         turn_id, owner = TurnId(name), AgentName(agent or name)
         segments = (Segment(name.encode(), prompt),)
@@ -63,7 +64,9 @@ class Table:
             limits=LimitPolicy(),
             share=share,
             slices=SLICES,
-            claim=Claim(turn_id=turn_id, agent=owner, segments=segments, output_tokens=output),
+            claim=Claim(
+                turn_id=turn_id, agent=owner, segments=segments, output_tokens=output, most_output_tokens=most_output
+            ),
             new_tokens=new,
             resident_tokens=resident,
             session=session,
@@ -354,6 +357,35 @@ def test_what_is_written_is_reserved_ahead() -> None:
         table.post(TurnWrote(TurnId("a"), written))
         assert table.scheduler.ledger.held_tokens >= 50_000 + written
     assert table.scheduler.ledger.held_tokens <= 50_000 + 6_000 + 1_000
+
+
+def test_no_more_is_reserved_than_may_be_written() -> None:
+    table = Table()
+    table.arrive("a", 50_000, 1_000, most_output=2_500)
+    for written in range(0, 4_000, 100):  # a high guess of what is written
+        table.post(TurnWrote(TurnId("a"), written))
+    assert table.scheduler.ledger.held_tokens == 52_500
+
+
+def test_an_answer_that_has_all_of_its_cap_asks_nobody_for_room() -> None:
+    table = Table()
+    table.arrive("a", 60_000, 2_000, most_output=2_000)
+    table.arrive("b", 38_000, 0)
+    table.start("a", "b")
+    table.at(20.0)
+    for written in range(0, 3_000, 100):
+        table.post(TurnWrote(TurnId("a"), written))
+    assert not table.effects.paused
+
+
+def test_an_answer_that_fills_l1_alone_is_left_to_the_engine() -> None:
+    table = Table(10_000)
+    table.arrive("a", 8_500, 1_000)
+    table.start("a")
+    for written in range(0, 3_000, 100):
+        table.post(TurnWrote(TurnId("a"), written))
+    assert not table.effects.paused
+    assert table.scheduler.ledger.held_tokens == 10_000
 
 
 def test_a_full_l1_pauses_whoever_has_had_most() -> None:
