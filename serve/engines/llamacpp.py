@@ -64,8 +64,9 @@ class LlamaCpp(HttpEngine):
             return EngineLoad()
         if not isinstance(slots, list) or not all(isinstance(slot, dict) for slot in slots):
             return EngineLoad()
+        busy = [slot for slot in slots if slot.get("is_processing")]  # the others' contexts give way to any turn
         return EngineLoad(
-            running=sum(1 for slot in slots if slot.get("is_processing")),
-            kv_used_tokens=sum(slot.get("n_prompt_tokens", 0) for slot in slots),
+            running=len(busy),
+            kv_used_tokens=sum(slot.get("n_prompt_tokens", 0) for slot in busy),
             kv_capacity_tokens=sum(slot.get("n_ctx", 0) for slot in slots),
         )
