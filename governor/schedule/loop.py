@@ -216,7 +216,8 @@ class Admission:
         if lease is not None and not lease.granted.done():
             lease.why = why
             lease.granted.set_result(None)
-            self._tell(Verdict.RESUMED if lease.was_paused else Verdict.GRANTED, lease.turn, why)
+            told = f"fetches a context back into L1: {why}" if lease.turn.fetches else why
+            self._tell(Verdict.RESUMED if lease.was_paused else Verdict.GRANTED, lease.turn, told)
 
     def queue(self, turn_id: TurnId, reason: str) -> None:
         lease = self._leases.get(turn_id)
@@ -243,9 +244,10 @@ class Admission:
 
     def _stop_fetches(self, turn: TurnArrived) -> None:
         for lease in self._leases.values():
-            if lease.turn.fetches:
+            if lease.turn.fetches and not lease.asked_to_pause.is_set():
                 lease.pause_reason = f"{turn.agent} wants the engine"
                 lease.asked_to_pause.set()
+                self._tell(Verdict.PAUSE_ASKED, lease.turn, lease.pause_reason)
 
     def _tell(self, verdict: Verdict, turn: TurnArrived, why: str) -> None:
         scheduler, turn_id = self._scheduler, turn.turn_id

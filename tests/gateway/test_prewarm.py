@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from governor.events import TurnDecided
 from governor.schedule.toolclock import ENOUGH
+from governor.types import Verdict
 from tests.harness import Governed, governed
 from tests.twin_server import Running, small_machine, twin_server
 
@@ -105,6 +107,12 @@ async def test_it_makes_way_for_whoever_comes(tmp_path: Path) -> None:
         prewarmer = gateway.governor.prewarmer
         assert (prewarmer.fetched, prewarmer.broken_off) == (0, 1)
         assert took_s < 1.5
+        news = [each.event for each in gateway.governor.events.since(0)]
+        fetched = [each for each in news if isinstance(each, TurnDecided) and "back into L1" in each.why]
+        told = [each for each in news if isinstance(each, TurnDecided) and each.turn_id == fetched[0].turn_id]
+        assert [each.verdict for each in told] == [Verdict.GRANTED, Verdict.PAUSE_ASKED]
+        assert {each.agent for each in told} == {"alice"}
+        assert told[1].why == "carol wants the engine"
         await gateway.assert_idle()
         await twin.until_idle()
 
