@@ -1,4 +1,4 @@
-"""What the adapter of llama.cpp's server reads of its answers; those here are shortened, but as that server gives them."""
+"""What the adapter of llama.cpp's server reads of its answers, which are shortened here."""
 
 from __future__ import annotations
 
