@@ -15,8 +15,6 @@ import msgspec
 
 from governor.types import AgentName
 
-ANSWER = ""
-"""The name that stands for no tool at all: the answer is read, and somebody thinks."""
 SHORTEST_S, LONGEST_S = 0.05, 6 * 3600.0
 STEPS = 5
 """Bins to a doubling."""
@@ -56,7 +54,8 @@ class Returns(msgspec.Struct, frozen=True):
 
 
 class ToolClock:
-    """Learns from returns. Bounded: the pairs that were asked for or told of last are kept."""
+    """Learns from returns. Bounded: the pairs that were asked for or told of last are kept. The tool without a name is
+    none: somebody reads the answer and thinks, or a timer runs."""
 
     def __init__(self) -> None:
         self._weights: OrderedDict[tuple[AgentName | None, str], _Histogram] = OrderedDict()
