@@ -38,7 +38,7 @@ from governor.policy.loader import PolicyStore
 from governor.policy.model import Policy
 from governor.redact import Redactor
 from governor.schedule.events import TurnArrived
-from governor.schedule.loop import Admission
+from governor.schedule.loop import Admission, Lease
 from governor.tokens.chain import Located
 from governor.types import AgentName, PromptShape
 from governor.wire.answer import reader_for
@@ -246,7 +246,7 @@ class GenerateRoute:
                     guard = self._guard(turn, request, policy, call)
                 try:
                     opened = self._open(call, request, pausing, listener)
-                    await self._relay(turn, reply, request, plan, opened, guard)
+                    await self._relay(turn, reply, request, plan, opened, guard, lease)
                     return
                 except UpstreamRefused:
                     lease.confirmed = True
@@ -288,6 +288,7 @@ class GenerateRoute:
         plan: TurnPlan | None,
         opened: AbstractAsyncContextManager[EngineAnswer],
         guard: LoopGuard | None = None,
+        lease: Lease | None = None,
     ) -> None:
         reader = reader_for(self._endpoint) if guard is None else guard.reader
         turn.answer = reader.answer
@@ -304,6 +305,11 @@ class GenerateRoute:
                 detail=detail,
             )
 
+        def on_first_token() -> None:
+            turn.on_first_token()
+            if lease is not None:
+                lease.on_started()
+
         relay = Relay(
             reply,
             reader,
@@ -312,7 +318,7 @@ class GenerateRoute:
             strip_usage=not request.wants_usage,
             strip_tiers=plan is not None and plan.edits.asks_tiers,
             overflow=overflow,
-            on_first_token=turn.on_first_token,
+            on_first_token=on_first_token,
             guard=guard,
         )
         async with opened as answer:

@@ -70,10 +70,13 @@ class Lease:
         """At the end: what the turn leaves in the cache."""
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._post = post
+        self._started = False
 
     def on_started(self) -> None:
-        """The first token since the last grant has come."""
-        self._post(TurnStarted(self.turn.turn_id))
+        """The first token since the last grant has come. May be repeated."""
+        if not self._started:
+            self._started = True
+            self._post(TurnStarted(self.turn.turn_id))
 
     def on_wrote(self, tokens: int) -> None:
         """So much has been written since the last grant."""
@@ -83,7 +86,7 @@ class Lease:
         """The turn has stopped as asked; wait for leave to go on. ``claim``: its need now, its output so far in it."""
         began = clock.monotonic()
         self.granted = asyncio.get_running_loop().create_future()
-        self.was_paused = True
+        self.was_paused, self._started = True, False
         self.asked_to_pause.clear()
         self._post(TurnPaused(turn_id=self.turn.turn_id, claim=claim, confirmed=confirmed))
         await self.granted

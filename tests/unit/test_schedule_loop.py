@@ -14,8 +14,8 @@ import pytest
 from governor.clock import ManualClock, SystemClock
 from governor.errors import TooManyTurns, UpstreamUnavailable
 from governor.policy.model import LimitPolicy
-from governor.schedule.events import EngineMode, TurnArrived
-from governor.schedule.loop import Admission
+from governor.schedule.events import EngineMode, SchedulerEvent, TurnArrived, TurnPaused, TurnStarted
+from governor.schedule.loop import Admission, Lease
 from governor.types import AgentClass, AgentName, TurnId, TurnKind
 
 
@@ -103,6 +103,19 @@ async def test_refusals() -> None:
             async with admission.lease(_turn("d"), _not_queued):
                 raise AssertionError("was let in")
         assert down.value.retry_after_s == 10
+
+
+async def test_the_first_token_is_told_once_a_grant() -> None:
+    posted: list[SchedulerEvent] = []
+    lease = Lease(_turn("a"), _not_queued, posted.append)
+    for _ in range(2):
+        for _ in range(3):
+            lease.on_started()
+        paused = asyncio.create_task(lease.paused(None, confirmed=True, clock=SystemClock()))
+        await _turns(1)
+        lease.granted.set_result(None)
+        await paused
+    assert [type(event) for event in posted] == [TurnStarted, TurnPaused] * 2
 
 
 @pytest.mark.parametrize("steps", range(6))
