@@ -242,3 +242,25 @@ def test_no_reader_raises_on_odd_events(kind: type[Reader], events: list[Any]) -
     assert reader.answer.finish_reason is None or isinstance(reader.answer.finish_reason, str)
     assert reader.answer.generated_bytes >= 0
     assert not (reader.answer.lost_to_reasoning and reader.answer.text_bytes)
+
+
+def test_the_tool_that_is_called_is_told_in_every_dialect() -> None:
+    chat, messages, responses = ChatReader(), MessagesReader(), ResponsesReader()
+    _feed(
+        chat,
+        _chunk({"tool_calls": [{"index": 0, "function": {"name": "bash", "arguments": ""}}]}),
+        _chunk({"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]}),
+    )
+    _feed(
+        messages,
+        {"type": "content_block_start", "content_block": {"type": "tool_use", "name": "bash", "input": {}}},
+        {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{"}},
+    )
+    _feed(responses, {"type": "response.output_item.added", "item": {"type": "function_call", "name": "bash"}})
+    assert [reader.answer.tool for reader in (chat, messages, responses)] == ["bash"] * 3
+    whole = ResponsesReader()
+    _feed(whole, {"object": "response", "output": [{"type": "function_call", "name": "b" * 1000, "arguments": "{}"}]})
+    assert whole.answer.tool == "b" * 64
+    plain = ChatReader()
+    _feed(plain, _chunk({"content": "no"}), _chunk({"tool_calls": [{"function": {"name": 7}}]}))
+    assert plain.answer.tool == ""
