@@ -59,7 +59,7 @@ class AgentBook(msgspec.Struct):
         return None
 
     def _forget(self, now: float) -> None:
-        while self.granted_at and self.granted_at[0] <= now - _MINUTE_S:
+        while self.granted_at and self.granted_at[0] + _MINUTE_S <= now:  # as :meth:`next_opening` tells it
             self.granted_at.popleft()
 
 

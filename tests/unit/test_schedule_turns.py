@@ -155,6 +155,22 @@ def test_rate() -> None:
     assert table.granted == "abd"
 
 
+@pytest.mark.parametrize("granted_at", [0.30000000000000004, 1.7, 33.1])
+def test_a_deadline_passes_once_however_times_are_rounded(granted_at: float) -> None:
+    table = Table(slots=1)
+    table.now = granted_at
+    table.arrive("a", turns_per_minute=1)
+    table.arrive("b", hold_s=1_000.0)  # waits for the place
+    for _ in range(10):
+        deadline = table.scheduler.next_deadline(table.now)
+        assert deadline is not None
+        if deadline > 61 + granted_at:
+            break
+        table.at(deadline)
+    else:
+        raise AssertionError("a deadline that never passes")
+
+
 def test_a_late_arrival_does_not_overtake_one_that_waited_for_the_rate() -> None:
     table = Table()
     table.arrive("a", turns_per_minute=1)
