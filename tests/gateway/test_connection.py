@@ -183,7 +183,11 @@ async def test_a_client_that_stops_reading_does_not_hold_its_turn(tmp_path: Path
         {"status": 200, "headers": {"Content-Type": "text/event-stream"}},
         *[{"data": '{"choices":[{"delta":{"content":"' + "x" * 1_000_000 + '"}}]}'}] * 40,
     ]
-    async with ScriptedEngine(script, knobs=knobs) as engine, governed(engine.url, tmp_path, config=config) as gov:
+    no_loops = {"alice": "[output]\nloop_chars = 0\n"}
+    async with (
+        ScriptedEngine(script, knobs=knobs) as engine,
+        governed(engine.url, tmp_path, config=config, policies=no_loops) as gov,
+    ):
         async with connected(gov.url) as raw:
             raw.reader._transport.pause_reading()  # type: ignore[attr-defined]
             await raw.send(chat(gov, STREAM))
