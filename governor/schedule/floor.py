@@ -55,10 +55,11 @@ class Floor:
     def start(self, turn: TurnArrived, now: float, *, resumed: bool = False, stops: int = 0) -> None:
         """The turn runs from now on; its room is booked. ``resumed``: again, after a pause. ``stops``: it was stopped
         so often before its first token."""
+        held = turn.tokens / turn.share.weight
         if turn.claim is not None:
             self.ledger.release(turn.turn_id, now, confirmed=True)  # before its pause; perhaps still in the engine
             self.ledger.book(self.ledger.at_most(turn.claim), now, LONGEST_TURN_S)
-        self.service.hold(turn.agent, now, turn.tokens / turn.share.weight)
+        self.service.hold(turn.agent, now, held)
         self.running[turn.turn_id] = Running(turn, now, now, resumed, stops)
         self._sessions[turn.session or ""] += 1
 

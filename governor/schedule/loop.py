@@ -16,7 +16,7 @@ import msgspec
 from governor.budget.claim import Capacity, Claim, Sight
 from governor.budget.ledger import Freed
 from governor.clock import Clock
-from governor.errors import ContextOverflow, GovernorError, TooManyTurns, UpstreamUnavailable
+from governor.errors import ContextOverflow, GovernorError, InternalError, TooManyTurns, UpstreamUnavailable
 from governor.events import TurnDecided
 from governor.schedule.effects import Refusal
 from governor.schedule.events import (
@@ -70,6 +70,8 @@ class Lease:
         """At the end: what the turn leaves in the cache."""
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._post = post
+        self.is_taken = False
+        """The scheduler has been told that the turn waits for leave."""
         self._started = False
 
     def on_started(self) -> None:
@@ -86,7 +88,7 @@ class Lease:
         """The turn has stopped as asked; wait for leave to go on. ``claim``: its need now, its output so far in it."""
         began = clock.monotonic()
         self.granted = asyncio.get_running_loop().create_future()
-        self.was_paused, self._started = True, False
+        self.was_paused, self._started, self.is_taken = True, False, False
         self.asked_to_pause.clear()
         self._post(TurnPaused(turn_id=self.turn.turn_id, claim=claim, confirmed=confirmed))
         await self.granted
@@ -197,10 +199,32 @@ class Admission:
         while True:
             event = await self._next_event()
             now = self._clock.monotonic()
+            if isinstance(event, TurnArrived | TurnPaused):
+                self._mark_taken(event.turn_id)
             try:
-                self._scheduler.on_event(now, self._retention.on_event(now, event))
+                self._scheduler.on_event(now, self._noted(now, event))
             except Exception:
                 log.exception("the turn scheduler failed on %r", event)
+                self._fail_lost()
+
+    def _noted(self, now: float, event: SchedulerEvent) -> SchedulerEvent:
+        """An event, with what is known of caches. That is of use, and no more: nothing is lost for want of it."""
+        try:
+            return self._retention.on_event(now, event)
+        except Exception:
+            log.exception("what is in the cache could not be kept up on %r", event)
+            return event
+
+    def _mark_taken(self, turn_id: TurnId) -> None:
+        lease = self._leases.get(turn_id)
+        if lease is not None:
+            lease.is_taken = True
+
+    def _fail_lost(self) -> None:
+        """A turn that the scheduler has dropped in a failure of its own would wait for ever."""
+        for turn_id, lease in self._leases.items():
+            if lease.is_taken and not lease.granted.done() and not self._scheduler.waits(turn_id):
+                lease.granted.set_exception(InternalError("The governor failed on this request; its log says how."))
 
     async def _next_event(self) -> SchedulerEvent:
         if not self._events.empty():
@@ -218,6 +242,8 @@ class Admission:
         lease = self._leases.get(turn_id)
         if lease is not None and not lease.granted.done():
             lease.why = why
+            if not lease.turn.fetches:
+                lease.asked_to_pause.clear()  # asked of what it was before its pause
             lease.granted.set_result(None)
             told = f"fetches a context back into L1: {why}" if lease.turn.fetches else why
             self._tell(Verdict.RESUMED if lease.was_paused else Verdict.GRANTED, lease.turn, told)

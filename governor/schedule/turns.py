@@ -72,6 +72,9 @@ class TurnScheduler:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    def waits(self, turn_id: TurnId) -> bool:
+        return turn_id in self._waiting
+
     def standings(self, now: float) -> list[Standing]:
         """The waiting turns in the order in which they are looked at, and why each waits; for display."""
         attained = partial(self._floor.service.attained, now=now)
@@ -300,8 +303,7 @@ class TurnScheduler:
         return "an earlier turn of this conversation runs" if self._floor.runs_session(turn.session) else None
 
     def _grant(self, now: float, waiting: Waiting) -> None:
-        turn = waiting.turn
-        agent = self._agents[turn.agent]
+        turn, agent = waiting.turn, self._agents[waiting.turn.agent]
         self._floor.start(turn, now, resumed=waiting.resumed, stops=waiting.stops)
         agent.running += 1
         if not waiting.resumed:
@@ -327,8 +329,7 @@ class TurnScheduler:
             turn = waiting.turn
             if self._waiting.is_patient(waiting) or not self._floor.lacks(turn) or not self._may_run(now, waiting):
                 continue
-            seen_to = self._floor.would_fit(turn, going)
-            if not seen_to and self._pace.stands_still(now, turn.slices.yield_after_s):
+            if not self._floor.would_fit(turn, going) and self._pace.stands_still(now, turn.slices.yield_after_s):
                 self._make_room_for(now, waiting, going)
             return  # one at a time: what becomes free is for the first in order
 
@@ -347,8 +348,7 @@ class TurnScheduler:
         candidates = self._floor.candidates(now) if stuck else []
         for each in stuck:
             owner, waited = each.turn.agent, now - each.granted_at
-            attained = self._floor.service.attained(each.turn.agent, now)
-            waiter = Waiter(turn=each.turn, attained=attained, overdue=False)
+            waiter = Waiter(turn=each.turn, attained=self._floor.service.attained(owner, now), overdue=False)
             for victim in for_turn_in_engine([c for c in candidates if c.granted_at < each.granted_at], waiter):
                 self._pause(now, victim, f"its prefill has kept {owner} waiting in the engine for {waited:.0f} s")
                 return

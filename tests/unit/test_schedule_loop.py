@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from governor.clock import ManualClock, SystemClock
-from governor.errors import TooManyTurns, UpstreamUnavailable
-from governor.policy.model import LimitPolicy
+from governor.errors import InternalError, TooManyTurns, UpstreamUnavailable
+from governor.policy.model import LimitPolicy, SharePolicy
 from governor.schedule.events import EngineMode, SchedulerEvent, TurnArrived, TurnPaused, TurnStarted
 from governor.schedule.loop import Admission, Lease
 from governor.types import AgentClass, AgentName, TurnId, TurnKind
@@ -116,6 +117,39 @@ async def test_the_first_token_is_told_once_a_grant() -> None:
         lease.granted.set_result(None)
         await paused
     assert [type(event) for event in posted] == [TurnStarted, TurnPaused] * 2
+
+
+async def test_what_was_asked_before_a_pause_is_not_asked_of_what_follows() -> None:
+    async with _admission() as admission, admission.lease(_turn("a"), _not_queued) as lease:
+        lease.on_queued = lambda _: None
+        paused = asyncio.create_task(lease.paused(None, confirmed=True, clock=SystemClock()))
+        await _turns(1)
+        admission.pause(lease.turn.turn_id, "somebody waits")  # before the scheduler has heard of it
+        await paused
+        assert not lease.asked_to_pause.is_set()
+
+
+async def test_a_turn_on_which_the_scheduler_fails_is_told_and_leaves_nothing(caplog: Any) -> None:
+    """A weight that no policy can have."""
+    broken = msgspec.structs.replace(_turn("a"), share=SharePolicy(weight=0.0))
+    async with _admission(slots=1) as admission:
+        with pytest.raises(InternalError):
+            async with admission.lease(broken, _not_queued):
+                raise AssertionError("was let in")
+        async with admission.lease(_turn("b"), _not_queued):
+            waiting = asyncio.create_task(_take(admission, msgspec.structs.replace(broken, turn_id=TurnId("c"))))
+            await _turns()
+            assert admission.waiting == 1
+        with pytest.raises(InternalError):
+            await waiting
+        async with admission.lease(_turn("d"), _not_queued):
+            pass
+    assert "the turn scheduler failed" in caplog.text
+
+
+async def _take(admission: Admission, turn: TurnArrived) -> None:
+    async with admission.lease(turn, lambda reason: None):
+        pass
 
 
 @pytest.mark.parametrize("steps", range(6))
