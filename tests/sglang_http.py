@@ -21,6 +21,8 @@ class FakeSglang:
         self.server: dict[str, Any] = {"version": "0.5.23", **server}
         self.load_age_s = 0.0
         """How long ago the scheduler has published its load."""
+        self.tells_load = True
+        """The scheduler has published its load at all."""
         self.generates = True
         """``/health_generate`` says so."""
         self.answers = True
@@ -66,7 +68,8 @@ class FakeSglang:
 
     async def _loads(self, _: web.Request) -> web.Response:
         rank = {"timestamp": time.time() - self.load_age_s, "num_running_reqs": 1, "max_total_num_tokens": 4096}
-        return web.json_response({"timestamp": datetime.now(UTC).isoformat(), "loads": [rank]})
+        ranks = [rank] if self.tells_load else []
+        return web.json_response({"timestamp": datetime.now(UTC).isoformat(), "loads": ranks})
 
     async def _probe(self, _: web.Request) -> web.Response:
         self.probes += 1

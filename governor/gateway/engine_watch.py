@@ -179,6 +179,8 @@ class EngineWatch:
             self._last_answer = now
             if self._mode is not EngineMode.READY:
                 await self._meet()
+            elif self.capacity.tokens is None and await self._learn_capacity():
+                self._on_change(self._mode, self._info.slots, self._detail)
         elif self._mode is EngineMode.READY and self._busy():
             self._detail = "busy: it works on turns and does not answer probes"
         elif self._supervised:
@@ -199,8 +201,13 @@ class EngineWatch:
         cards = tuple(self._with_window(card) for card in info.models)
         self._info = msgspec.structs.replace(info, models=cards)
         self._by_name = {name: card for card in reversed(cards) for name in (*card.aliases, card.id)}
-        self.capacity = Capacity(tokens=(await self._engine.load()).kv_capacity_tokens or None)
+        await self._learn_capacity()
         self._set(EngineMode.READY, "")
+
+    async def _learn_capacity(self) -> bool:
+        """Ask what it can hold; an engine that is ready may not tell it yet. Returns whether it has told."""
+        self.capacity = Capacity(tokens=(await self._engine.load()).kv_capacity_tokens or None)
+        return self.capacity.tokens is not None
 
     def _with_window(self, card: ModelCard) -> ModelCard:
         """The smaller of what is configured and what the engine reports; a difference is an alert."""
