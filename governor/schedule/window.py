@@ -9,7 +9,8 @@ changes for a while (hysteresis), since a new window shows in the hit rate only 
 
 Members stay while they work: an agent in a tool call keeps its place for ``IDLE_S``. When the window has become smaller
 than its members are many, each leaves with its turn's end until they fit. When somebody waits outside, the member that
-has worked for ``RESIDENCE_S`` and is idle makes room. A window of one agent that still serves next to nothing from
+has been in for longest makes room after ``RESIDENCE_S``, even while it runs: a long answer keeps nobody out, and is
+paused by the rules for everybody. A window of one agent that still serves next to nothing from
 cache says that the cache does not work, not that it is too small: then it opens, and stays open for ``USELESS_S``.
 """
 
@@ -19,17 +20,16 @@ import msgspec
 
 from governor.types import AgentName
 
-LOW_SHARE, HIGH_SHARE = 0.8, 0.9
-"""Served from cache: below the first the window closes, above the second it opens. What all agents have in common stays
-in cache, whoever is displaced: where it is a third of a context, half of the turns miss at 0.7."""
-FULL = 0.5
+LOW_SHARE, HIGH_SHARE = 0.6, 0.85
+"""Served from cache: below the first the window closes, above the second it opens. Closing keeps agents out for
+minutes, which is worth it only where contexts are computed again all the time."""
+FULL = 0.7
 """Of L1 in use by running turns: contexts of some size leave a part of it empty, however many wait."""
 SETTLE_S = 20.0
 OPENS_S = 60.0
 """After a change, the time until it opens."""
 IDLE_S = 45.0
-RESIDENCE_S = 240.0
-"""Coming in costs the computing of a context, up to 90 s on the machine of the field."""
+RESIDENCE_S = 120.0
 USELESS_SHARE, PROVEN_S, USELESS_S = 0.2, 600.0, 3600.0
 """With one agent: what is still served from a cache that works, the time until it is held for useless, and for how
 long."""
@@ -74,7 +74,7 @@ class ActiveWindow:
     def on_ended(self, agent: AgentName, now: float) -> None:
         member = self._members.get(agent)
         if member is not None:
-            member.running -= 1
+            member.running = max(0, member.running - 1)  # one may have begun before it lost its place
             member.idle_since = now
             if member.running == 0 and self.size is not None and len(self._members) > self.size:
                 del self._members[agent]
@@ -103,19 +103,15 @@ class ActiveWindow:
         """When a place becomes free by time alone."""
         if self.size is None or len(self._members) < self.size:
             return None
-        moments = [
-            min(each.idle_since + IDLE_S, max(each.since + RESIDENCE_S, each.idle_since))
-            for each in self._members.values()
-            if each.running == 0
-        ]
-        later = [moment for moment in moments if moment > now]
-        return min(later, default=None)
+        moments = [each.since + RESIDENCE_S for each in self._members.values()]
+        moments += [each.idle_since + IDLE_S for each in self._members.values() if each.running == 0]
+        return min((moment for moment in moments if moment > now), default=None)
 
     def _leaver(self, now: float) -> AgentName | None:
         """The member that makes room: idle, and either for long or after its time; the longest in first."""
         best: tuple[float, AgentName] | None = None
         for name, each in self._members.items():
-            may = each.running == 0 and (now >= each.idle_since + IDLE_S or now >= each.since + RESIDENCE_S)
+            may = now >= each.since + RESIDENCE_S or (each.running == 0 and now >= each.idle_since + IDLE_S)
             if may and (best is None or each.since < best[0]):
                 best = (each.since, name)
         return None if best is None else best[1]

@@ -44,11 +44,11 @@ def fitting() -> ActiveWindow:
 
 def test_it_is_open_until_the_engine_serves_little_while_l1_is_in_use() -> None:
     window = busy(*FOUR)
-    for occupancy, share in ((1.0, 0.9), (0.4, 0.1), (None, 0.1), (1.0, None), (0.8, 0.8)):
+    for occupancy, share in ((1.0, 0.9), (0.4, 0.1), (None, 0.1), (1.0, None), (0.8, 0.7)):
         window.on_seen(100.0, occupancy, share)
         assert window.size is None
         assert window.admits(EVE, 100.0)
-    window.on_seen(100.0, 0.9, 0.7)
+    window.on_seen(100.0, 0.9, 0.5)
     assert window.size == 2
 
 
@@ -75,7 +75,7 @@ def test_nobody_comes_in_addition() -> None:
     window = fitting()
     assert window.admits(ANN, 1.0)
     assert not window.admits(EVE, 1.0)
-    assert window.next_change(1.0) is None  # all of them run
+    assert window.next_change(1.0) == RESIDENCE_S
 
 
 def test_it_changes_only_after_the_last_change_has_shown() -> None:
@@ -99,7 +99,7 @@ def test_it_opens_by_one_when_the_cache_serves_well() -> None:
 
 def test_between_the_marks_nothing_changes() -> None:
     window = fitting()
-    window.on_seen(OPENS_S, 0.9, 0.85)
+    window.on_seen(OPENS_S, 0.9, 0.7)
     window.on_seen(OPENS_S, 0.4, 0.1)  # few run now, and each computes its context again: that is not well
     assert window.size == 2
 
@@ -142,10 +142,23 @@ def test_one_that_has_been_idle_for_long_makes_room() -> None:
     assert not window.admits(ANN, 10.0 + IDLE_S)
 
 
-def test_after_its_residence_a_member_makes_room_with_its_first_rest() -> None:
+def test_a_member_makes_room_after_its_residence_though_it_runs() -> None:
     window = fitting()
-    assert not window.admits(EVE, RESIDENCE_S)  # it runs
-    window.on_ended(BOB, RESIDENCE_S)
+    assert not window.admits(EVE, RESIDENCE_S - 1)
     assert window.admits(EVE, RESIDENCE_S)
     window.on_granted(EVE, RESIDENCE_S)
-    assert not window.admits(BOB, RESIDENCE_S)  # ann runs, eve has just come
+    window.on_ended(ANN, RESIDENCE_S + 1)  # she has lost her place
+    assert window.members == 2
+    assert window.admits(BOB, RESIDENCE_S + 2)
+    window.on_granted(CID, RESIDENCE_S + 2)  # in bob's place, who runs and has been in for as long
+    assert not window.admits(ANN, RESIDENCE_S + 2)
+
+
+def test_a_turn_from_before_it_lost_its_place_does_not_count() -> None:
+    window = fitting()
+    window.on_granted(EVE, RESIDENCE_S)  # in the place of ann, who runs
+    window.on_ended(EVE, RESIDENCE_S + 1)
+    window.on_granted(ANN, RESIDENCE_S + 1 + IDLE_S)  # in eve's
+    window.on_ended(ANN, RESIDENCE_S + 2 + IDLE_S)
+    window.on_ended(ANN, RESIDENCE_S + 3 + IDLE_S)
+    assert window.admits(EVE, RESIDENCE_S + 3 + 2 * IDLE_S)
