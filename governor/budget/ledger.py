@@ -9,6 +9,7 @@ from the leases (:meth:`Ledger.check_integrity`), and what the engine reports be
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 
 import msgspec
@@ -57,8 +58,8 @@ class Ledger:
         self._last_excess = 0
         self._grace_s = grace_s
         self._leases: dict[TurnId, Lease] = {}
-        self._shared: dict[bytes, list[int]] = {}
-        """Of each segment: holders, tokens."""
+        self._shared: Counter[Segment] = Counter()
+        """Holders of each segment. Where its size was told differently it is another one."""
         self._held_tokens = 0
         self._held_slots = 0
         self._agents: dict[AgentName, int] = {}
@@ -99,7 +100,7 @@ class Ledger:
 
     def cost(self, claim: Claim) -> int:
         """Tokens it would add to what is held."""
-        return claim.own_tokens + sum(s.tokens for s in claim.segments if s.id not in self._shared)
+        return claim.own_tokens + sum(s.tokens for s in claim.segments if s not in self._shared)
 
     def shortage(self, claim: Claim, *, without: tuple[TurnId, ...] = (), reserve_tokens: int = 0) -> Shortage:
         """What is missing for ``claim`` now; falsy when it fits.
@@ -235,28 +236,23 @@ class Ledger:
 
     def _cost_without(self, claim: Claim, gone: list[Claim]) -> int:
         """Tokens held with ``claim`` and without ``gone``."""
-        left: dict[bytes, int] = {}
+        left: dict[Segment, int] = {}
         held = self._held_tokens
         for each in gone:
             held -= each.own_tokens
             for segment in each.segments:
-                holders = left.get(segment.id, self._shared[segment.id][0]) - 1
-                left[segment.id] = holders
+                holders = left.get(segment, self._shared[segment]) - 1
+                left[segment] = holders
                 if holders == 0:
                     held -= segment.tokens
         held += claim.own_tokens
-        return held + sum(s.tokens for s in claim.segments if left.get(s.id, self._holders(s)) == 0)
-
-    def _holders(self, segment: Segment) -> int:
-        found = self._shared.get(segment.id)
-        return 0 if found is None else found[0]
+        return held + sum(s.tokens for s in claim.segments if left.get(s, self._shared[s]) == 0)
 
     def _add(self, claim: Claim) -> None:
         for segment in claim.segments:
-            found = self._shared.setdefault(segment.id, [0, segment.tokens])
-            if found[0] == 0:
+            if not self._shared[segment]:
                 self._held_tokens += segment.tokens
-            found[0] += 1
+            self._shared[segment] += 1
         self._held_tokens += claim.own_tokens
         self._held_slots += claim.slots
         if claim.tokens:
@@ -264,11 +260,10 @@ class Ledger:
 
     def _take(self, claim: Claim) -> None:
         for segment in claim.segments:
-            found = self._shared[segment.id]
-            found[0] -= 1
-            if found[0] == 0:
-                del self._shared[segment.id]
-                self._held_tokens -= found[1]
+            self._shared[segment] -= 1
+            if not self._shared[segment]:
+                del self._shared[segment]
+                self._held_tokens -= segment.tokens
         self._held_tokens -= claim.own_tokens
         self._held_slots -= claim.slots
         left = self._agents.pop(claim.agent, 0) - claim.tokens

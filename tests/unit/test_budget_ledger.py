@@ -55,6 +55,17 @@ def test_a_shared_prefix_counts_once_and_stays_as_long_as_one_holds_it() -> None
     books.check_integrity()
 
 
+def test_a_prefix_whose_size_was_told_differently_is_booked_for_both() -> None:
+    """Its prompt was counted before, and reported by the engine since."""
+    books = ledger()
+    books.book(claim("a", 10, shared=("system", 40_000)), 0.0, 60.0)
+    books.book(claim("b", 20, shared=("system", 45_000)), 0.0, 60.0)
+    assert books.shortage(claim("c", 30_000), without=(TurnId("b"),)).tokens == 0
+    books.release(TurnId("a"), 1.0, confirmed=True)
+    books.check_integrity()
+    assert books.held_tokens == 45_020
+
+
 def test_slots_are_a_second_pool_and_can_be_the_tighter_one() -> None:
     books = ledger(tokens=1_000_000, slots=8)
     for name in "ab":
