@@ -168,7 +168,7 @@ class Ledger:
         lease = self._leases.get(turn_id)
         if lease is None:
             return
-        if confirmed:
+        if confirmed or self.capacity == Capacity():  # an engine that tells nothing confirms nothing either
             self._drop(turn_id)
         elif lease.state is LeaseState.OPEN:
             lease.state, lease.left_at = LeaseState.LEAVING, now

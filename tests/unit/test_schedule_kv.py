@@ -31,7 +31,7 @@ SLICES = SlicePolicy(quantum_s=10.0, yield_after_s=4.0, lookahead=1000)
 class Table:
     """A scheduler before an engine of ``tokens`` KV tokens; ``now`` is moved by hand."""
 
-    def __init__(self, tokens: int = 100_000, *, slots: int | None = None, pauses: bool = True) -> None:
+    def __init__(self, tokens: int | None = 100_000, *, slots: int | None = None, pauses: bool = True) -> None:
         self.effects = RecordedEffects()
         self.scheduler = TurnScheduler(self.effects)
         self.now = 0.0
@@ -446,6 +446,16 @@ def test_a_ceiling_bounds_an_agents_turns_together_and_never_one_alone() -> None
     table.arrive("b", 1_000, agent="x", share=share)
     assert table.granted == "a"
     assert "holds 41,000 of its 30,000" in table.effects.queued[TurnId("b")]
+
+
+def test_an_engine_that_tells_nothing_is_not_waited_for() -> None:
+    table, share = Table(None, pauses=False), SharePolicy(ceiling_tokens=30_000)
+    table.arrive("a", 25_000, agent="x", share=share)
+    table.end("a", confirmed=False)
+    table.arrive("b", 25_000, agent="x", share=share)
+    assert table.granted == "ab"
+    table.at(GRACE_S + 1.0)
+    assert not table.effects.taken_back
 
 
 def test_whoever_is_at_its_ceiling_keeps_nobody_else_waiting() -> None:
