@@ -248,7 +248,7 @@ class GenerateRoute:
                     opened = self._open(call, request, pausing, listener)
                     await self._relay(turn, reply, request, plan, opened, guard, lease)
                     return
-                except UpstreamRefused:
+                except (UpstreamRefused, ContextOverflow):
                     lease.confirmed = True
                     if ask is not None:
                         s.history.forget(ask)
