@@ -92,7 +92,8 @@ async def played(engine: WatchedSglang, body: dict[str, Any], moments: Sequence[
 
 async def text_of(engine: WatchedSglang, tokens: Sequence[int]) -> str:
     """As the engine streams it: a token of the model that its tokenizer does not have is streamed as token 0."""
-    texts = await engine.watched.texts([[token] for token in tokens])
+    asked = {"tokens": [[token] for token in tokens], "skip_special_tokens": False}
+    texts = (await engine.ask("POST", "/v1/detokenize", asked))["text"]
     known = [token if text else 0 for token, text in zip(tokens, texts, strict=True)]
     (text,) = await engine.watched.texts([known])
     return text
