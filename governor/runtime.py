@@ -227,7 +227,8 @@ class Governor:
 
     def _on_engine(self, mode: EngineMode, slots: int | None, detail: str) -> None:
         pauses = self._engine.continuation is not None
-        self.admission.set_engine(mode, slots, detail, self.watch.capacity, pauses=pauses)
+        anew = self.watch.is_anew
+        self.admission.set_engine(mode, slots, detail, self.watch.capacity, pauses=pauses, anew=anew)
         self.metrics.engine_up.set(mode is EngineMode.READY)
         if mode is EngineMode.READY:
             self.history.clear()  # it may be another one

@@ -36,7 +36,8 @@ class WatchTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EngineListener = Callable[[EngineMode, int | None, str], None]
-"""Told the mode, the slots and a detail; what the engine can hold stands in :attr:`EngineWatch.capacity` by then."""
+"""Told the mode, the slots and a detail; what the engine can hold stands in :attr:`EngineWatch.capacity` by then, and
+whether it is another process in :attr:`EngineWatch.is_anew`."""
 ProcessListener = Callable[[EngineMode, str], None]
 
 
@@ -66,6 +67,8 @@ class EngineWatch:
         self._mode = EngineMode.COMING
         self._process_mode: EngineMode | None = None
         """As its supervisor last told; ``None`` where nobody supervises it."""
+        self._has_gone = False
+        """Its process, since it was last ready."""
         self._detail = ""
         self._info = EngineInfo(models=())
         self._by_name: dict[str, ModelCard] = {}
@@ -75,6 +78,8 @@ class EngineWatch:
         self._changed = asyncio.Event()
         self.capacity = Capacity()
         """What it says it can hold for running turns."""
+        self.is_anew = False
+        """It has become ready as another process, as its supervisor has told. Holds while that is passed on."""
         self.alerts: dict[str, str] = {}
         """What the owner should know, by name."""
 
@@ -125,6 +130,7 @@ class EngineWatch:
         taken the port of one that is gone.
         """
         self._process_mode = mode
+        self._has_gone = self._has_gone or mode is not EngineMode.READY
         if mode is not EngineMode.READY:
             self._set(mode, detail)
         self._look_now.set()
@@ -226,5 +232,8 @@ class EngineWatch:
         self._mode, self._detail = mode, detail
         self._changed.set()
         self._changed = asyncio.Event()
+        self.is_anew = self._has_gone and mode is EngineMode.READY
         self._on_change(mode, self._info.slots, detail)
+        if self.is_anew:
+            self.is_anew = self._has_gone = False
         self._events.publish(events.EngineChanged(at=self._clock.wall(), state=mode.value, detail=detail))

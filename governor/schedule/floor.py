@@ -49,7 +49,8 @@ class Floor:
             self.ledger.clear()
             for each in self.running.values():  # they are failing; until each says so its place is kept where it can be
                 claim = each.turn.claim
-                if claim is not None and not self.ledger.shortage(claim):
+                each.is_lost = claim is not None and bool(self.ledger.shortage(claim))
+                if claim is not None and not each.is_lost:
                     self.ledger.book(claim, each.granted_at, LONGEST_TURN_S)
 
     def start(self, turn: TurnArrived, now: float, *, resumed: bool = False, stops: int = 0) -> None:
@@ -141,7 +142,7 @@ class Floor:
     def check_integrity(self) -> None:
         """Raises ``AssertionError``."""
         for turn_id, each in self.running.items():
-            if each.turn.claim is not None and not self.ledger.holds(turn_id):
+            if each.turn.claim is not None and not each.is_lost and not self.ledger.holds(turn_id):
                 raise AssertionError(f"{turn_id} runs without a lease")
         if +self._sessions != Counter(each.turn.session or "" for each in self.running.values()):
             raise AssertionError("running conversations are booked wrong")

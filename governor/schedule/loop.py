@@ -152,9 +152,10 @@ class Admission:
         capacity: Capacity = Capacity(),  # noqa: B008 - a frozen value
         *,
         pauses: bool = False,
+        anew: bool = False,
     ) -> None:
         """Tell the engine's state. Until it is first told, turns wait."""
-        self._events.put_nowait(EngineChanged(mode, slots, detail, capacity, pauses))
+        self._events.put_nowait(EngineChanged(mode, slots, detail, capacity, pauses, anew))
 
     def on_sight(self, sight: Sight, served_share: float | None = None) -> None:
         """The engine has told its load."""

@@ -22,6 +22,8 @@ class Running(msgspec.Struct):
     stops: int
     """How often it was stopped before its first token, in a row."""
     started: bool = False
+    is_lost: bool = False
+    """Its engine is gone, and the new one has no room for it: its end is on the way."""
     asked_at: float | None = None
     """When it was asked to stop."""
 

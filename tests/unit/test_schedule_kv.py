@@ -553,6 +553,20 @@ def test_a_new_engine_holds_nothing_of_what_was() -> None:
     assert table.granted == "ab"
 
 
+def test_turns_of_a_dead_engine_end_though_a_smaller_one_has_no_room_for_them() -> None:
+    table = Table()
+    table.arrive("a", 60_000)
+    table.arrive("b", 30_000)
+    capacity = Capacity(tokens=40_000)
+    table.post(EngineChanged(EngineMode.READY, capacity=capacity, pauses=True, anew=True))
+    assert table.scheduler.ledger.held_tokens == 31_000
+    table.end("a", confirmed=False)
+    table.end("b", confirmed=False)
+    table.arrive("c", 39_000)
+    table.at(GRACE_S)
+    assert table.granted == "abc"
+
+
 def test_a_better_class_does_not_starve_a_worse_one() -> None:
     table = Table(slots=1, pauses=False)
     table.arrive("x", 100)
