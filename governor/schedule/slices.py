@@ -34,6 +34,7 @@ PREFILL_QUANTA = 2
 """On the machine of the field a chunk takes 2 to 4 s and a context comes back in 1 to 8 s: of 30 s at most a third is
 lost."""
 OVERDUE_QUANTA = 4
+"""A minute, of which a prompt of 40K to 100K is computed."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
