@@ -75,6 +75,8 @@ class KvScheduling(RuleBasedStateMachine):
         shared=st.sampled_from([0, 0, 20_000]),
         resident=st.sampled_from([0, 4_000]),
         waiting_s=st.sampled_from([None, 8.0, 60.0]),
+        ceiling=st.sampled_from([None, None, 30_000]),
+        most=st.sampled_from([None, 1_000, 4_000]),
         session=st.sampled_from([None, None, "s"]),
     )
     def arrive(
@@ -85,19 +87,21 @@ class KvScheduling(RuleBasedStateMachine):
         shared: int,
         resident: int,
         waiting_s: float | None,
+        ceiling: int | None,
+        most: int | None,
         session: str | None,
     ) -> None:
         turn_id = TurnId(f"t{len(self.turns)}")
         own = Segment(turn_id.encode(), prompt)
         segments = (Segment(b"head", shared), own) if shared else (own,)
-        claim = Claim(turn_id=turn_id, agent=agent, segments=segments, output_tokens=1_000)
+        claim = Claim(turn_id=turn_id, agent=agent, segments=segments, output_tokens=1_000, most_output_tokens=most)
         turn = TurnArrived(
             turn_id=turn_id,
             agent=agent,
             agent_class=agent_class,
             kind=TurnKind.FINAL,
             limits=LIMITS,
-            share=SharePolicy(waiting_s=waiting_s),
+            share=SharePolicy(waiting_s=waiting_s, ceiling_tokens=ceiling),
             slices=SLICES,
             claim=claim,
             resident_tokens=resident,
@@ -119,8 +123,8 @@ class KvScheduling(RuleBasedStateMachine):
         self.post(TurnWrote(turn_id, self.wrote[turn_id]))
 
     @precondition(lambda self: self.effects.paused)
-    @rule(data=st.data())
-    def obey(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), confirmed=st.booleans())
+    def obey(self, data: st.DataObject, *, confirmed: bool) -> None:
         """A turn that was asked to has stopped."""
         turn_id = data.draw(st.sampled_from(sorted(self.effects.paused)))
         self.running.discard(turn_id)
@@ -129,7 +133,7 @@ class KvScheduling(RuleBasedStateMachine):
         own = Segment(turn_id.encode() + b"+%d" % len(self.effects.granted), prompt)
         self.claims[turn_id] = msgspec.structs.replace(claim, segments=(own,))
         self.waiting[turn_id] = self.clock.monotonic()
-        self.post(TurnPaused(turn_id=turn_id, claim=self.claims[turn_id]))
+        self.post(TurnPaused(turn_id=turn_id, claim=self.claims[turn_id], confirmed=confirmed))
 
     @precondition(lambda self: self.running or self.waiting)
     @rule(data=st.data(), is_lost=st.booleans())
