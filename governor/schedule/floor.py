@@ -127,7 +127,10 @@ class Floor:
         return [
             each
             for each in self.running.values()
-            if not each.started and each.asked_at is None and now - each.granted_at >= each.turn.slices.yield_after_s
+            if not each.started
+            and each.asked_at is None
+            and not each.turn.fetches  # nobody waits for that one
+            and now - each.granted_at >= each.turn.slices.yield_after_s
         ]
 
     def next_moment(self, now: float, *, somebody_waits: bool) -> float | None:

@@ -253,6 +253,21 @@ def test_a_long_prefill_loses_its_place_to_a_short_turn_inside_the_engine() -> N
     assert "has kept b waiting in the engine" in table.effects.paused[TurnId("a")]
 
 
+def test_no_prefill_is_stopped_for_a_fetch() -> None:
+    """Nobody waits for that one."""
+    table = Table(tokens=300_000)
+    table.arrive("a", 140_000, agent_class=AgentClass.BACKGROUND)
+    table.at(5.0)
+    made = Claim(turn_id=TurnId("b"), agent=AgentName("b"), segments=(Segment(b"b", 5_000),), output_tokens=1)
+    fetch = msgspec.structs.replace(
+        table.turns["a"], turn_id=TurnId("b"), agent=AgentName("b"), claim=made, new_tokens=None, fetches=True
+    )
+    table.post(fetch)
+    assert table.granted == "ab"
+    table.at(100.0)
+    assert not table.effects.paused
+
+
 def test_an_answers_quantum_begins_with_its_first_token() -> None:
     table = Table()
     table.arrive("a", 80_000)
