@@ -25,10 +25,11 @@ USAGE = {
     "completion_tokens_details",
 }
 TIERS = {"device", "host", "storage", "storage_backend"}
+WEIGHTS = {"version": "default", "start": 0}
 ERROR = {"object", "message", "type", "param", "code"}
 CHAT = {
     "model": MODEL,
-    "messages": [{"role": "user", "content": "Say something."}],
+    "messages": [{"role": "user", "content": "Say something. " * 60}],
     "max_tokens": 6,
     "ignore_eos": True,
     "return_cached_tokens_details": True,
@@ -79,6 +80,7 @@ async def stream_of(direct: httpx.AsyncClient, path: str, body: Any, framed: boo
 
 async def test_a_chat_stream_piece_by_piece(direct: httpx.AsyncClient) -> None:
     body = CHAT | {"stream_options": {"include_usage": True}}
+    await direct.post("/v1/chat/completions", json=CHAT)
     (_, role), *texts, (_, finish), (_, tiers), (name, ids), (_, usage) = await stream_of(
         direct, "/v1/chat/completions", body, framed=True
     )
@@ -100,23 +102,38 @@ async def test_a_chat_stream_piece_by_piece(direct: httpx.AsyncClient) -> None:
     assert usage["usage"]["prompt_tokens_details"].keys() == {"cached_tokens"}
 
 
+async def test_what_was_not_cached_has_no_tiers(direct: httpx.AsyncClient) -> None:
+    short = CHAT | {"messages": [{"role": "user", "content": "Hi."}], "stream_options": {"include_usage": True}}
+    *_, (_, finish), (name, ids), (_, usage) = await stream_of(direct, "/v1/chat/completions", short, framed=True)
+    assert finish["choices"][0]["finish_reason"] == "length"
+    assert (name, ids["sglext"].keys()) == ("sglext_ids", {"input_ids", "output_ids"})
+    assert usage["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    whole = (await direct.post("/v1/chat/completions", json=short | {"stream_options": None})).raise_for_status()
+    assert whole.json()["sglext"].keys() == {"input_ids", "output_ids"}
+    body = {"text": "Once", "sampling_params": {"max_new_tokens": 5, "ignore_eos": True}}
+    assert (await direct.post("/generate", json=body)).json()["meta_info"]["cached_tokens_details"] is None
+
+
 async def test_unframed_ids_come_with_the_tiers(direct: httpx.AsyncClient) -> None:
+    await direct.post("/v1/chat/completions", json=CHAT)
     *_, (name, last) = await stream_of(direct, "/v1/chat/completions", CHAT)
     assert (name, last["sglext"].keys()) == ("", {"cached_tokens_details", "input_ids", "output_ids"})
 
 
 async def test_a_whole_chat(direct: httpx.AsyncClient) -> None:
+    await direct.post("/v1/chat/completions", json=CHAT)
     answer = (await direct.post("/v1/chat/completions", json=CHAT)).raise_for_status().json()
     assert answer.keys() == {"id", "object", "created", "model", "choices", "usage", "metadata", "sglext"}
     (choice,) = answer["choices"]
     assert choice.keys() == {"index", "message", "logprobs", "finish_reason", "matched_stop"}
     assert choice["message"].keys() == {"role", "content", "reasoning_content"}
     assert (answer["object"], choice["finish_reason"], answer["usage"].keys()) == ("chat.completion", "length", USAGE)
-    assert answer["metadata"].keys() == {"weight_version"}
+    assert answer["metadata"] == {"weight_version": "default", "weight_versions": [WEIGHTS | {"end": 6}]}
 
 
 async def test_texts(direct: httpx.AsyncClient) -> None:
-    body = {"model": MODEL, "prompt": "Once", "max_tokens": 5, "ignore_eos": True}
+    body = {"model": MODEL, "prompt": "Once upon a time. " * 60, "max_tokens": 5, "ignore_eos": True}
+    await direct.post("/v1/completions", json=body)
     body |= {"stream_options": {"include_usage": True}, "return_cached_tokens_details": True}
     *texts, (_, tiers), (_, usage) = await stream_of(direct, "/v1/completions", body)
     last = texts[-1][1]
@@ -131,11 +148,13 @@ async def test_texts(direct: httpx.AsyncClient) -> None:
 
 
 async def test_generate(direct: httpx.AsyncClient) -> None:
-    body = {"text": "Once", "sampling_params": {"max_new_tokens": 5, "ignore_eos": True, "temperature": 0}}
+    sampling = {"max_new_tokens": 5, "ignore_eos": True, "temperature": 0}
+    body = {"text": "Twice upon a time. " * 60, "sampling_params": sampling}
+    await direct.post("/generate", json=body)
     whole = (await direct.post("/generate", json=body)).raise_for_status().json()
     assert whole.keys() == {"text", "output_ids", "meta_info"}
     meta = {"id", "finish_reason", "prompt_tokens", "weight_version", "num_retractions", "reasoning_tokens"}
-    meta |= {"completion_tokens", "cached_tokens", "cached_tokens_details", "e2e_latency"}
+    meta |= {"weight_versions", "completion_tokens", "cached_tokens", "cached_tokens_details", "e2e_latency"}
     assert meta <= whole["meta_info"].keys()
     assert whole["meta_info"]["finish_reason"] == {"type": "length", "length": 5}
     assert whole["meta_info"]["cached_tokens_details"].keys() == TIERS

@@ -154,6 +154,7 @@ class GenerateRoute:
         plan = s.planner.plan(request, turn.measure, policy, facts)
         turn.cap = plan.cap
         turn.edits = (*plan.edits.changed, *(f"-{name}" for name in plan.edits.dropped))
+        turn.tiers_asked = plan.edits.asks_tiers
         _announce(reply, plan)
         call = self._call(turn, plan.edits.body, headers)
         if restored is not None and s.engine.continuation is not None:

@@ -57,6 +57,8 @@ class Turn:
         self.cap: CapDecision | None = None
         self.edits: tuple[str, ...] = ()
         self.answer = Answer()
+        self.tiers_asked = False
+        """The engine was asked which tier served the cached tokens."""
         self.flags: list[str] = []
         self.queued_s: float | None = None
         self.pieces: int | None = None
@@ -173,12 +175,19 @@ class Turn:
                 return TurnState.GOVERNOR_ERROR, InternalError.code, "the turn ended without an answer"
         return TurnState.GOVERNOR_ERROR, InternalError.code, type(error).__name__
 
+    def _usage(self) -> Usage:
+        """As reported. An engine that splits what was cached by tier says nothing where nothing was cached (SGLang)."""
+        usage = self.answer.usage
+        if not self.tiers_asked or usage.cached_tokens != 0 or usage.cached_device_tokens is not None:
+            return usage
+        return msgspec.structs.replace(usage, cached_device_tokens=0, cached_host_tokens=0, cached_storage_tokens=0)
+
     def _close(self, state: TurnState, code: str | None, reason: str | None) -> None:
         if self._closed:
             raise RuntimeError(f"turn {self.turn_id} closed twice")
         self._closed = True
         self._end_pause()
-        answer, usage = self.answer, self.answer.usage
+        answer, usage = self.answer, self._usage()
         if answer.lost_to_reasoning:
             self.flags.append("answer_lost_to_reasoning")
         known = None not in (usage.reasoning_tokens, usage.completion_tokens)

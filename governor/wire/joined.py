@@ -80,7 +80,7 @@ class Joined:
         self.redrawn = False
         """A piece began with something else than the part of a token that it was to begin with."""
         self._head: Head | None = None
-        self._extension: bytes | None = None
+        self._extension = b""
         self._earlier: Written | None = None
         self._thinking = True
         self._repeats = ""
@@ -147,9 +147,12 @@ class Joined:
             thought = 0
             if piece.thinking:
                 thought = kept_tokens if still_thinking else chunks.reasoning_in(piece.usage)
+            if (
+                self._earlier is None
+            ):  # what was cached is told of the first, as its prompt is; nothing cached, no event
+                self._extension = next((raw for end, raw in piece.tail if end is _End.EXTENSION), b"")
             earlier = self._earlier or Written(piece.usage, 0, 0)
             self._earlier = Written(earlier.usage, earlier.tokens + kept_tokens, earlier.reasoning_tokens + thought)
-            self._extension = self._extension or next((raw for end, raw in piece.tail if end is _End.EXTENSION), None)
             self._thinking = still_thinking
         self._repeats = repeats
         self.piece = Piece(is_first=False, thinking=self._thinking)
@@ -167,7 +170,7 @@ class Joined:
 
     def ending(self) -> bytes:
         """The end of the answer, which is that of its last piece."""
-        return b"".join(self._ended(end, raw) for end, raw in self.piece.tail)
+        return self._end_of(self.piece.tail)
 
     def ending_at_cap(self) -> bytes:
         """The end of an answer whose last piece was stopped on its last token. To be asked for after
@@ -175,14 +178,14 @@ class Joined:
         if self._head is None or self._earlier is None:
             return b""
         usage = self._head.usage(chunks.total(self._earlier.usage, self._earlier, completion=0, thought=False))
-        return self._head.finish("length") + (self._extension or b"") + usage + sse.encode(b"[DONE]")
+        return self._head.finish("length") + self._extension + usage + sse.encode(b"[DONE]")
 
     def ending_cut_off(self) -> bytes:
         """The end of an answer whose last piece was stopped for good: as one that has reached its cap."""
         if self._head is None:
             return self.ending()
         finish = self._head.finish("length")
-        return b"".join(finish if end is _End.FINISH else self._ended(end, raw) for end, raw in self.piece.tail)
+        return self._end_of([(end, finish if end is _End.FINISH else raw) for end, raw in self.piece.tail])
 
     def _on_end(self, chunk: Chunk, raw: bytes) -> None:
         piece = self.piece
@@ -195,15 +198,15 @@ class Joined:
         else:
             piece.tail.append((_End.EXTENSION, raw))
 
-    def _ended(self, end: _End, raw: bytes) -> bytes:
+    def _end_of(self, tail: list[tuple[_End, bytes]]) -> bytes:
+        """The last piece's end, with what is said of the whole answer in it."""
         earlier = self._earlier
-        if earlier is None:
-            return raw
-        if end is _End.EXTENSION:
-            return self._extension or raw
-        if end is _End.USAGE and self._head is not None:
-            return self._head.usage(chunks.total(self.piece.usage, earlier, thought=self.piece.thinking))
-        return raw
+        if earlier is None or self._head is None:
+            return b"".join(raw for _, raw in tail)
+        usage = self._head.usage(chunks.total(self.piece.usage, earlier, thought=self.piece.thinking))
+        finishes = [raw for end, raw in tail if end is _End.FINISH]
+        rest = [usage if end is _End.USAGE else raw for end, raw in tail if end in {_End.USAGE, _End.DONE}]
+        return b"".join([*finishes, self._extension, *rest])
 
     def _on_content(self, chunk: Chunk, raw: bytes) -> bytes:
         if not chunk.texts and not chunk.calls:

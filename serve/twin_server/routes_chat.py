@@ -100,12 +100,13 @@ class ChatRoutes:
         usage = usage_of(batch.generations, thought, choices=ask.n)
         told = self._tiers(ask, batch) | _ids(ask, batch)
         first = batch.first
-        return wire_chat.whole(first.rid, int(first.began_at), ask.model, choices, usage, told or None)
+        return wire_chat.whole(first, ask.model, choices, usage, told or None)
 
     def _tiers(self, ask: ChatAsk, batch: Batch) -> dict[str, Any]:
         if not ask.return_cached_tokens_details or not batch.first.was_admitted:
             return {}
-        return {"cached_tokens_details": tier_split(batch.first.cached, self._generator.storage_backend)}
+        split = tier_split(batch.first.cached, self._generator.storage_backend)
+        return {} if split is None else {"cached_tokens_details": split}
 
     def _extensions(
         self, ask: ChatAsk, batch: Batch, stream: wire_chat.ChatStream, *, framed: bool, with_ids: bool

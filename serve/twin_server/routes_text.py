@@ -17,7 +17,7 @@ from serve.twin_server.generation import Batch, Generation
 from serve.twin_server.generator import Generator
 from serve.twin_server.logprobs import meta_logprobs
 from serve.twin_server.reading import TextReader
-from serve.twin_server.usage import tier_split, usage_of
+from serve.twin_server.usage import WEIGHTS, tier_split, usage_of, weights
 from serve.twin_server.wire_chat import DONE, event
 
 
@@ -83,14 +83,15 @@ class TextRoutes:
             choices.append(wire_text.completion_choice(index, text, finish["type"], finish.get("matched"), more))
         usage = usage_of(batch.generations, choices=ask.n)
         first = batch.first
-        more = {"metadata": {"weight_version": "default"}} | self._sglext(ask, batch)
+        metadata = {"weight_version": WEIGHTS} | weights(first.written_tokens)
+        more = {"metadata": metadata} | self._sglext(ask, batch)
         return wire_text.completion(first.rid, int(first.began_at), ask.model, choices, usage, more)
 
     def _sglext(self, ask: TextAsk, batch: Batch) -> dict[str, Any]:
         if not ask.return_cached_tokens_details or not batch.first.was_admitted:
             return {}
         split = tier_split(batch.first.cached, self._generator.storage_backend)
-        return {"sglext": {"cached_tokens_details": split}}
+        return {} if split is None else {"sglext": {"cached_tokens_details": split}}
 
     # Generate
 

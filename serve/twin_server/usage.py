@@ -24,8 +24,19 @@ def usage_of(generations: Sequence[Generation], reasoning_tokens: int = 0, *, ch
     }
 
 
-def tier_split(cached: Cached, storage_backend: str | None) -> dict[str, Any]:
-    """``cached_tokens_details``; L3 is named where there is one."""
+WEIGHTS = "default"
+"""``weight_version`` of an engine that was not told one."""
+
+
+def weights(written_tokens: int) -> dict[str, Any]:
+    """Which weights wrote an answer that is over."""
+    return {"weight_versions": [{"version": WEIGHTS, "start": 0, "end": written_tokens}]}
+
+
+def tier_split(cached: Cached, storage_backend: str | None) -> dict[str, Any] | None:
+    """``cached_tokens_details``; L3 is named where there is one. ``None``, as SGLang has it, if nothing was cached."""
+    if not cached.tokens:
+        return None
     split: dict[str, Any] = {"device": cached.device, "host": cached.host}
     if storage_backend is not None:
         split |= {"storage": cached.storage, "storage_backend": storage_backend}

@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+from serve.twin_server.generation import Generation
+from serve.twin_server.usage import WEIGHTS, weights
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -84,20 +87,19 @@ def choice(
 
 
 def whole(
-    rid: str,
-    created: int,
+    first: Generation,
     model: str,
     choices: list[dict[str, Any]],
     usage: dict[str, Any],
     sglext: dict[str, Any] | None,
 ) -> dict[str, Any]:
     answer = {
-        "id": rid,
+        "id": first.rid,
         "object": "chat.completion",
-        "created": created,
+        "created": int(first.began_at),
         "model": model,
         "choices": choices,
         "usage": usage,
-        "metadata": {"weight_version": "default"},
+        "metadata": {"weight_version": WEIGHTS} | weights(first.written_tokens),
     }
     return answer if sglext is None else answer | {"sglext": sglext}

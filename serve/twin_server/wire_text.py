@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from serve.twin_server.generation import Generation
-from serve.twin_server.usage import tier_split
+from serve.twin_server.usage import WEIGHTS, tier_split, weights
 
 
 def completion_choice(
@@ -50,7 +50,7 @@ def generated(generation: Generation, text: str, index: int | None, storage_back
         "id": generation.rid,
         "finish_reason": generation.finish,
         "prompt_tokens": generation.prompt_tokens,
-        "weight_version": "default",
+        "weight_version": WEIGHTS,
         "num_retractions": generation.retractions,
         "reasoning_tokens": 0,
         "completion_tokens": generation.written_tokens,
@@ -60,6 +60,8 @@ def generated(generation: Generation, text: str, index: int | None, storage_back
     }
     if not generation.was_admitted:
         del meta["prompt_tokens"]
+    if generation.finish is not None:
+        meta |= weights(generation.written_tokens)
     if generation.ended_at is not None:
         meta["e2e_latency"] = generation.ended_at - generation.began_at
     answer: dict[str, Any] = {"text": text, "output_ids": generation.output_ids, "meta_info": meta}
