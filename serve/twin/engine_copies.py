@@ -33,13 +33,14 @@ class Copies:
     def note(self, now: float) -> None:
         """Give a time to all that was started since the last call."""
         host = self.tiers.host
+        host.launch()
         started = _since(host.writes, self._newest_to_host) if self._to_host else list(host.writes)
         for number in started:
             start = max(now, self._to_host[-1][0]) if self._to_host else now
             self._to_host.append((start + self.cost.host_write_token_s * host.writes[number].tokens, number))
         for number in _since(host.storage_writes, self._newest_to_storage):
             start = max(now, self._to_storage[-1][0]) if self._to_storage else now
-            tokens = host.storage_writes[number][0].tokens
+            tokens = host.storage_writes[number].tokens
             self._to_storage.append((start + self.cost.storage_write_token_s * tokens, number))
             self._newest_to_storage = number
 
@@ -56,6 +57,8 @@ class Copies:
             self.note(now)
         else:
             self.tiers.host.finish_storage_write(self._to_storage.popleft()[1])
+            if self.tiers.host.launch():
+                self.note(now)
 
 
 def _since(started: Reversible[int], newest: int) -> list[int]:

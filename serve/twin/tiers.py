@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import msgspec
 
+from serve.twin.tiers_beliefs import Beliefs
+from serve.twin.tiers_buffer import BufferTier
+from serve.twin.tiers_buffer_read import BufferLoads, BufferPrefetches
 from serve.twin.tiers_check import check_tree
 from serve.twin.tiers_device import DeviceTier
 from serve.twin.tiers_host import HostTier
 from serve.twin.tiers_insert import insert
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_load import Loads
-from serve.twin.tiers_model import BrokenBooks, OutOfSlots, StateStrategy, Tier, TierSettings
+from serve.twin.tiers_model import BrokenBooks, OutOfCapacity, OutOfSlots, StateStrategy, Tier, TierSettings
 from serve.twin.tiers_observer import TiersObserver
 from serve.twin.tiers_prefetch import Prefetch, Prefetches
 from serve.twin.tiers_request import Request
@@ -59,6 +62,7 @@ class Tiers:
         self.storage = storage or Storage(settings)
         self.storage.observer = observer
         self.requests: list[Request] = []
+        self._beliefs = Beliefs(settings.page_tokens)
         self.flush()
 
     def flush(self) -> None:
@@ -66,10 +70,20 @@ class Tiers:
         if self.requests:
             raise BrokenBooks(f"{len(self.requests)} requests run")
         self.tree = Tree(self.settings, self.observer)
-        self.host = HostTier(self.tree, self.storage)
-        self.device = DeviceTier(self.tree, self.host)
-        self.loads = Loads(self.tree, self.device)
-        self.prefetches = Prefetches(self.tree, self.host)
+        self.host: HostTier
+        self.loads: Loads
+        self.prefetches: Prefetches
+        if self.settings.is_buffer_only:
+            self._beliefs.forget_writes()
+            self.host = staging = BufferTier(self.tree, self.storage, self._beliefs)
+            self.device = DeviceTier(self.tree, self.host)
+            self.prefetches = reads = BufferPrefetches(self.tree, staging)
+            self.loads = self._splices = BufferLoads(self.tree, self.device, reads)
+        else:
+            self.host = HostTier(self.tree, self.storage)
+            self.device = DeviceTier(self.tree, self.host)
+            self.loads = Loads(self.tree, self.device)
+            self.prefetches = Prefetches(self.tree, self.host)
         if self.observer is not None:
             self.observer.cleared()
 
@@ -104,9 +118,10 @@ class Tiers:
 
     # A request's life
 
-    def admit(self, key: Key, priority: int = 0, walk: Walk | None = None) -> Request:
+    def admit(self, key: Key, priority: int = 0, walk: Walk | None = None, staged: Prefetch | None = None) -> Request:
         """Match all but the last token, load back what L2 has, and hold it. ``walk``: that match, where nothing has
-        happened since. Raises :class:`OutOfSlots`."""
+        happened since; ``staged``: what was read for it (``buffer_only``), which it keeps where it is not admitted.
+        Raises :class:`OutOfSlots`, with ``staged`` :class:`OutOfTokens`, too."""
         walk = walk or self.look(key.cut(0, len(key) - 1))
         best = walk.best
         request = Request(key, priority, walk.device)
@@ -114,7 +129,9 @@ class Tiers:
             self._take_state_for(request, walk)
         request.device_hit_tokens = request.computed_tokens = walk.device_tokens
         request.branch = self._branch_of(walk)
-        if walk.host_tokens > 0 or (best.state_host and not best.state_device):
+        if staged is not None:
+            self._splice_for(request, walk, staged)
+        elif walk.host_tokens > 0 or (best.state_host and not best.state_device):
             self._load_for(request, walk)
         request.protected_tokens = request.computed_tokens
         request.lock = self.tree.lock(request.node)
@@ -213,6 +230,11 @@ class Tiers:
 
     def settle(self) -> None:
         """All copies under way are made: to L2, to L1, to L3. Prefetches are not ended."""
+        self._settle()
+        while self.host.launch():
+            self._settle()
+
+    def _settle(self) -> None:
         self.host.note_splits()
         for number in list(self.host.writes):
             self.host.finish_write(number)
@@ -231,12 +253,13 @@ class Tiers:
     def check_integrity(self) -> None:
         """Count everything again. Raises :class:`BrokenBooks`."""
         page_ceil = self.settings.page_ceil
+        staging = [self.host.staged, self.prefetches.held, self.loads.held]
         check_tree(
             self.tree,
             request_tokens=sum(page_ceil(each.computed_tokens) - each.protected_tokens for each in self.requests),
-            request_slots=sum(each.slots for each in self.requests),
-            prefetch_tokens=sum(each.taken_tokens for each in self.prefetches.running),
-            prefetch_slots=sum(1 for each in self.prefetches.running if each.taken_tokens and self.tree.has_states),
+            request_slots=sum(each.slots for each in self.requests) + self.loads.spare_slots,
+            staged_tokens=sum(tokens for tokens, _ in staging),
+            staged_slots=sum(slots for _, slots in staging),
         )
         if sum(each.span_tokens for each in self.prefetches.running) != self.prefetches.asked_tokens:
             raise BrokenBooks("prefetches have not asked for what is booked")
@@ -277,6 +300,13 @@ class Tiers:
             request.host_hit_tokens = walk.best_tokens - walk.device_tokens
             request.computed_tokens = walk.best_tokens
             request.node = walk.best
+
+    def _splice_for(self, request: Request, walk: Walk, staged: Prefetch) -> None:
+        try:
+            self._splices.splice(request, walk, staged)
+        except OutOfCapacity:
+            self.device.give_states(request.slots)
+            raise
 
     def _track_prefill(self, request: Request, start: int, end: int) -> None:
         """``_mamba_radix_cache_v2_req_prepare_for_extend`` of ``schedule_batch.py``."""

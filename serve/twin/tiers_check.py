@@ -7,9 +7,7 @@ from serve.twin.tiers_node import Node
 from serve.twin.tiers_tree import Tree
 
 
-def check_tree(
-    tree: Tree, *, request_tokens: int, request_slots: int, prefetch_tokens: int, prefetch_slots: int
-) -> None:
+def check_tree(tree: Tree, *, request_tokens: int, request_slots: int, staged_tokens: int, staged_slots: int) -> None:
     """Each token and state is counted once, nothing is negative, what may be evicted is just what nobody holds. The
     arguments are what others hold of the pools. Raises :class:`BrokenBooks`."""
     settings = tree.settings
@@ -23,8 +21,8 @@ def check_tree(
     host_states = sum(node.state_host for node in nodes)
     _equal("L1 tokens", settings.page_floor(settings.device_tokens), tree.free_tokens + device + request_tokens)
     _equal("L1 states", settings.device_slots, tree.free_slots + states + request_slots)
-    _equal("L2 tokens", settings.page_floor(settings.host_tokens), tree.free_host_tokens + host + prefetch_tokens)
-    _equal("L2 states", settings.host_slots, tree.free_host_slots + host_states + prefetch_slots)
+    _equal("L2 tokens", settings.page_floor(settings.host_tokens), tree.free_host_tokens + host + staged_tokens)
+    _equal("L2 states", settings.host_slots, tree.free_host_slots + host_states + staged_slots)
     for name, free in (
         ("L1 tokens", tree.free_tokens),
         ("L1 states", tree.free_slots),

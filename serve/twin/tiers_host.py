@@ -29,6 +29,16 @@ class Write:
         self.states = states
 
 
+class StorageWrite:
+    """A copy to L3 under way."""
+
+    __slots__ = ("lock", "tokens")
+
+    def __init__(self, tokens: int, lock: Lock | None = None) -> None:
+        self.tokens = tokens
+        self.lock = lock
+
+
 class HostTier:
     """What L2 holds, and its copies to L3."""
 
@@ -37,10 +47,15 @@ class HostTier:
         self.storage = storage
         self.settings: TierSettings = tree.settings
         self.writes: dict[int, Write] = {}
-        self.storage_writes: dict[int, tuple[Node, Lock]] = {}
+        self.storage_writes: dict[int, StorageWrite] = {}
         self._storage_number = 0
         self.dropped_tokens = 0
         """KV that fell out of L2."""
+
+    @property
+    def staged(self) -> tuple[int, int]:
+        """Tokens and states that are L2's but not the tree's: none."""
+        return 0, 0
 
     # Room
 
@@ -142,6 +157,10 @@ class HostTier:
 
     # Backing up
 
+    def launch(self) -> bool:
+        """Start what waits to be copied: nothing, here a copy is started at once."""
+        return False
+
     def chain_of(self, node: Node) -> list[Node]:
         """A node with its ancestors that have no copy yet, which go first."""
         chain = [node]
@@ -200,8 +219,9 @@ class HostTier:
                 self._store(node)
 
     def finish_storage_write(self, number: int) -> None:
-        _, lock = self.storage_writes.pop(number)
-        self.tree.unlock(lock)
+        write = self.storage_writes.pop(number)
+        if write.lock is not None:
+            self.tree.unlock(write.lock)
 
     def _store(self, node: Node) -> None:
         if not node.host:
@@ -210,7 +230,7 @@ class HostTier:
             self.tree.observer.storage_written(node, has_state=node.state_host)
         self.storage.put(node, has_state=node.state_host)
         self._storage_number += 1
-        self.storage_writes[self._storage_number] = (node, self.tree.lock_host(node))
+        self.storage_writes[self._storage_number] = StorageWrite(node.tokens, self.tree.lock_host(node))
 
 
 def _tell_copied(observer: TiersObserver, write: Write) -> None:

@@ -31,6 +31,16 @@ class Loads:
         self.device = device
         self.running: dict[int, Load] = {}
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """Tokens and states that are L2's but not the tree's: none."""
+        return 0, 0
+
+    @property
+    def spare_slots(self) -> int:
+        """States of L1 that are nobody's until a copy is made: none."""
+        return 0
+
     def start(self, node: Node, *, wants_slot: bool) -> Load | None:
         """Bring back all KV down to ``node`` and its state, or nothing. ``wants_slot``: the request has no state of its
         own yet and takes one, where the node's has to be loaded. ``None``: too little to be worth it, or no room.

@@ -44,6 +44,15 @@ class PrefetchPolicy(StrEnum):
     TIMEOUT = "timeout"
 
 
+class HostMode(StrEnum):
+    """``--hicache-host-memory-mode``."""
+
+    CACHE = "cache"
+    """L2 is a tier."""
+    BUFFER_ONLY = "buffer_only"
+    """Host memory is what copies between L1 and L3 pass through."""
+
+
 class Tier(StrEnum):
     """Where a prefix was served from; the deepest tier that any of it came from."""
 
@@ -62,6 +71,9 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     host_tokens: int = 0
     """L2's KV, in tokens; 0: no HiCache."""
     host_slots: int = 0
+    host_mode: HostMode = HostMode.CACHE
+    window_tokens: int = 0
+    """``--context-length``, which waiting reads of ``buffer_only`` leave room for in L1; 0: not told."""
     storage_tokens: int | None = 0
     """L3; ``None``: no limit, 0: no L3."""
     storage_state_tokens: int = 0
@@ -117,12 +129,19 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.has_host and self.storage_tokens != 0
 
     @property
+    def is_buffer_only(self) -> bool:
+        return self.has_storage and self.host_mode is HostMode.BUFFER_ONLY
+
+    @property
     def is_write_back(self) -> bool:
-        return self.write_policy is WritePolicy.WRITE_BACK
+        """Without L2 there is nothing to write back to: it becomes write_through (``hicache_hook.py:279``)."""
+        return self.write_policy is WritePolicy.WRITE_BACK and not self.is_buffer_only
 
     @property
     def hits_to_write(self) -> int:
         """``unified_radix_cache.py:558``."""
+        if self.is_buffer_only:
+            return 2 if self.write_policy is WritePolicy.SELECTIVE else 1
         return 1 if self.write_policy is WritePolicy.WRITE_THROUGH else 2
 
     @property

@@ -29,6 +29,25 @@ class Stored:
         return _path(self)
 
 
+class Believed:
+    """Consecutive pages of one chain that L3 is believed to have or not, all alike. It stays the end of what it is the
+    end of: a split gives the first tokens to a new one above."""
+
+    __slots__ = ("children", "in_flight", "key", "parent", "states_in_flight", "stored", "stored_state", "tokens")
+
+    def __init__(self, key: Key, parent: Believed | None) -> None:
+        self.key = key
+        self.tokens = len(key)
+        self.parent = parent
+        self.children: dict[Hashable, Believed] = {}
+        self.stored = False
+        self.in_flight = 0
+        """Writes under way that carry these pages."""
+        self.stored_state = False
+        """The state at the end."""
+        self.states_in_flight = 0
+
+
 class Node:
     """A span of tokens below its parent, and where its KV and the state at its end are.
 
@@ -38,6 +57,7 @@ class Node:
 
     __slots__ = (
         "access",
+        "believed",
         "children",
         "created",
         "device",
@@ -84,6 +104,8 @@ class Node:
         """Marks the upper end of a host lock, which grows upward when its node is split."""
         self.stored: Stored | None = None
         """The span of L3 that ends where this node ends."""
+        self.believed: Believed | None = None
+        """The same of what the engine believes L3 to have (``buffer_only``)."""
         self.write: int | None = None
         """Number of the backup under way that this node belongs to."""
         self.load: int | None = None

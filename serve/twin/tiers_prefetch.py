@@ -17,7 +17,17 @@ from serve.twin.tiers_tree import Lock, Tree, Walk
 class Prefetch:
     """One request's span that L3 is asked for."""
 
-    __slots__ = ("anchor", "found_tokens", "key", "lock", "span_tokens", "start", "taken_tokens")
+    __slots__ = (
+        "anchor",
+        "found_tokens",
+        "is_parked",
+        "is_staged",
+        "key",
+        "lock",
+        "span_tokens",
+        "start",
+        "taken_tokens",
+    )
 
     def __init__(self, key: Key, start: int, anchor: Node, lock: Lock) -> None:
         self.key = key
@@ -30,6 +40,15 @@ class Prefetch:
         self.found_tokens = 0
         self.taken_tokens = 0
         """Of L2; what is read. 0: nothing is."""
+        self.is_parked = False
+        """L3 has it, and there is no room to read it now (``buffer_only``)."""
+        self.is_staged = False
+        """It has been read, and waits for its request to be admitted (``buffer_only``)."""
+
+    @property
+    def is_reading(self) -> bool:
+        """It has been given room."""
+        return self.taken_tokens > 0
 
 
 class Prefetches:
@@ -41,6 +60,12 @@ class Prefetches:
         self.settings = tree.settings
         self.asked_tokens = 0
         self.running: list[Prefetch] = []
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Tokens and states of L2."""
+        reading = [each for each in self.running if each.is_reading]
+        return sum(each.taken_tokens for each in reading), len(reading) * int(self.settings.has_states)
 
     def start(self, key: Key, walk: Walk) -> Prefetch | None:
         """Ask for what ``walk``, the match of ``key``, has not found. ``None``: too short, no L3, or others have asked
@@ -121,6 +146,13 @@ class Prefetches:
             tree.observer.storage_loaded(prefetch.key, prefetch.start, keeps, has_state=has_state)
         self._end(prefetch)
         return gained
+
+    def release(self, prefetch: Prefetch) -> None:
+        """Its request is gone: nothing to do, here the tree has what was read."""
+
+    def is_lost(self, prefetch: Prefetch) -> bool:
+        """Whether what was read is of no use any more: never, here the tree has it."""
+        return False
 
     def _end(self, prefetch: Prefetch) -> None:
         self.tree.unlock(prefetch.lock)

@@ -303,13 +303,7 @@ class Tree:
 
     def lock(self, node: Node) -> Lock:
         """Hold a path's KV and its last node's state in L1."""
-        upward = node
-        while upward.parent is not None:
-            if upward.locks == 0 and upward.device:
-                self.evictable_tokens -= upward.tokens
-                self.device_leaves.discard(upward)
-            upward.locks += 1
-            upward = upward.parent
+        self._hold_path(node)
         if node.parent is not None and self.has_states:
             if node.state_locks == 0 and node.state_device:
                 self.evictable_slots -= 1
@@ -326,6 +320,14 @@ class Tree:
             node.state_locks -= 1
             if node.state_locks == 0 and node.state_device:
                 self.evictable_slots += 1
+        self.unpin(node)
+
+    def pin(self, node: Node) -> None:
+        """Hold a path's KV in L1, and no state."""
+        self._hold_path(node)
+        self.update_leaf(node)
+
+    def unpin(self, node: Node) -> None:
         upward = node
         while upward.parent is not None:
             upward.locks -= 1
@@ -335,6 +337,15 @@ class Tree:
                 self.update_leaf(upward)
             upward = upward.parent
         self.update_leaf(node)
+
+    def _hold_path(self, node: Node) -> None:
+        upward = node
+        while upward.parent is not None:
+            if upward.locks == 0 and upward.device:
+                self.evictable_tokens -= upward.tokens
+                self.device_leaves.discard(upward)
+            upward.locks += 1
+            upward = upward.parent
 
     def lock_host(self, node: Node) -> Lock:
         """Hold one node's copies in L2, and what it is split into."""
