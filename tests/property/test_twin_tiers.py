@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve.twin.tiers_model import EvictionPolicy, TierSettings, WritePolicy
+from serve.twin.tiers_model import EvictionPolicy, HostMode, TierSettings, WritePolicy
 from tests.twin.cases import Case
 from tests.twin.play import Play, Twin
 
@@ -28,6 +28,7 @@ def cases(draw: st.DrawFn) -> Case:
         device_slots=slots,
         host_ratio=draw(st.floats(0.1, 2)) if has_host else 0,
         has_storage=has_host and draw(st.booleans()),
+        host_mode=draw(st.sampled_from(HostMode)),
         write_policy=draw(st.sampled_from(WritePolicy)),
         strategy=draw(st.sampled_from(strategies)),
         eviction=draw(st.sampled_from(EvictionPolicy)),

@@ -119,7 +119,7 @@ class Report:
         if name in ("match", "admit") and not failed:
             self.matches += 1
             self.agreed += all(engine[field] == twin[field] for field in ("device", "host"))
-            self.served[_tier(engine)] += 1
+            self.served[_tier(engine, self.case)] += 1
         self.from_storage += engine.get("loaded", 0) > 0
         if self.first is None and (fields or engine["free"] != twin["free"]):
             self.first = f"step {self.steps}: {operation}\n  engine {engine}\n  twin   {twin}"
@@ -128,7 +128,7 @@ class Report:
         served = ", ".join(f"{name} {count}" for name, count in sorted(self.served.items()))
         return (
             f"{self.case.name:22s} {self.steps:6d} steps  {self.agreed}/{self.matches} matches ({self.rate:.2%})  "
-            f"books {self.books / max(self.steps, 1):.2%}  [{served}, L3 {self.from_storage}]  "
+            f"books {self.books / max(self.steps, 1):.2%}  [{served}; from L3 {self.from_storage}]  "
             f"engine {self.engine_s:.0f} s  "
             f"twin {self.twin_s:.1f} s  {dict(self.differences) or ''}"
         )
@@ -159,9 +159,9 @@ def play(
     return report
 
 
-def _tier(answer: Answer) -> str:
+def _tier(answer: Answer, case: Case) -> str:
     if answer["host"] or answer.get("loads_state"):
-        return "L2"
+        return "L3" if case.is_buffer_only else "L2"
     return "L1" if answer["device"] else "miss"
 
 

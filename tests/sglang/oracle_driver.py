@@ -1,8 +1,8 @@
 """Runs inside the engine's environment: does operations on SGLang's own cache classes, on the CPU, without a server.
 
-Standard input has lines of JSON: :class:`Pools` builds a cache, in place of the one before, and is answered with what
-its pools hold; a list of operations is answered with a list of answers. Nothing of ours is imported but the stand-ins
-for kernels. Requests are real ``Req`` objects that go through the functions the scheduler calls for them.
+Standard input has lines of JSON: the ``Pools`` of ``oracle_cache.py`` build a cache, in place of the one before, and
+are answered with what they hold; a list of operations is answered with a list of answers. Requests are real ``Req``
+objects that go through the functions the scheduler calls for them.
 """
 
 from __future__ import annotations
@@ -14,26 +14,18 @@ import sys
 import time
 import traceback
 from array import array
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
-from types import ModuleType, SimpleNamespace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from unittest import TestCase, mock
 
 logging.disable(logging.ERROR)
+sys.path.append(str(Path(__file__).parent))  # the engine is started without it
 
 import torch  # noqa: E402
-from governor_sglang_cpu import host_pool, page_hash  # type: ignore[import-not-found]  # noqa: E402
-from sglang.srt.plugins import load_plugins  # noqa: E402
-
-for part in (host_pool, page_hash):
-    part.register()  # our plugin does that in schedulers only
-load_plugins()
+from oracle_cache import CONTEXT, Pools, build  # type: ignore[import-not-found]  # noqa: E402
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req, ScheduleBatch  # noqa: E402
 from sglang.srt.managers.schedule_policy import PrefillAdder  # noqa: E402
 from sglang.srt.mem_cache.allocation import alloc_req_slots  # noqa: E402
-from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator  # noqa: E402
 from sglang.srt.mem_cache.base_prefix_cache import (  # noqa: E402
     CacheRequestHandle,
     EvictParams,
@@ -41,145 +33,15 @@ from sglang.srt.mem_cache.base_prefix_cache import (  # noqa: E402
     MatchPrefixParams,
 )
 from sglang.srt.mem_cache.common import checkpoint_kv_cache, evict_from_tree_cache, release_kv_cache  # noqa: E402
-from sglang.srt.mem_cache.hicache_storage import HiCacheFile  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
-from sglang.srt.mem_cache.unified_cache.components.base import ComponentType  # noqa: E402
-from sglang.srt.runtime_context import get_parallel, mamba_track_grid  # noqa: E402
+from sglang.srt.runtime_context import mamba_track_grid  # noqa: E402
 from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
-from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler  # noqa: E402
 
-_test_utils = ModuleType("sglang.test.test_utils")
-_test_utils.CustomTestCase = TestCase  # type: ignore[attr-defined]  # the real module needs `datasets`
-sys.modules.setdefault("sglang.test.test_utils", _test_utils)
-_inspector = ModuleType("sglang.test.kits.unified_radix_cache.rust_unified_tree_core_inspector")
-sys.modules[_inspector.__name__] = _inspector
-from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore  # noqa: E402
-
-_inspector.RustUnifiedTreeCoreInspector = RustUnifiedTreeCore  # type: ignore[attr-defined]  # the wheel lacks it
-from sglang.test.kits.unified_radix_cache import fixtures  # noqa: E402
-from sglang.test.kits.unified_radix_cache.config import CacheConfig  # noqa: E402
-
-CHUNK = 64
-"""Of the gated delta rule's kernels."""
-CONTEXT = 16384
 SOURCE_TOKENS = 1 << 12
 """Of one source at the most: pages are named by token ids of 32 bits."""
 POLL_S = 0.0005
 LIMIT_S = 30
-_KEPT = ExitStack()
 Answer = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Pools:
-    """What to build."""
-
-    page_tokens: int
-    device_tokens: int
-    device_slots: int
-    host_ratio: float
-    has_storage: bool
-    write_policy: str
-    strategy: str
-    eviction: str
-    track_interval_tokens: int
-    prefetch_tokens: int
-    states_per_path: int
-    core: str
-
-
-def build(pools: Pools) -> tuple[Any, Any, Any]:
-    """The cache, its allocator of KV and its pool of requests, as the scheduler makes them."""
-    states = pools.device_slots > 0
-    buffers = pools.strategy == "extra_buffer"
-    config = CacheConfig(
-        page_size=pools.page_tokens,
-        components=(ComponentType.FULL, ComponentType.MAMBA) if states else (ComponentType.FULL,),
-        enable_mamba_extra_buffer=states and buffers,
-        mamba_cache_size=pools.device_slots,
-        mamba_intermediate_size=4,
-        mamba_num_heads=1,
-        mamba_head_dim=4,
-        mamba_state_size=2,
-        mamba_conv_kernel=2,
-        num_layers=2 if states else 1,
-        full_attention_layer_ids=(1,) if states else (0,),
-        head_num=1,
-        head_dim=2,
-        kv_size=pools.device_tokens,
-        max_num_reqs=64,
-        max_context_len=CONTEXT,
-        eviction_policy=pools.eviction,
-    )
-    fixtures.UnifiedTreeCoreInspectionInterface = object
-    fixtures.TREE_CORE_TEST_BACKEND = pools.core
-    paged = pools.page_tokens > 1
-
-    def allocator(**given: Any) -> Any:
-        if paged:
-            return PagedTokenToKVPoolAllocator(page_size=pools.page_tokens, **given)
-        return TokenToKVPoolAllocator(**given)
-
-    capped = partial(ServerArgs, mamba_max_states_per_path=pools.states_per_path)
-    with (
-        mock.patch.object(fixtures, "TokenToKVPoolAllocator", allocator),
-        mock.patch.object(fixtures, "ServerArgs", capped),
-    ):
-        cache, kv, rows = fixtures.build_fixture(config)
-    flags: dict[str, Any] = {
-        "model_path": "dummy",
-        "page_size": pools.page_tokens,
-        "mamba_track_interval": pools.track_interval_tokens,
-        "mamba_radix_cache_strategy": pools.strategy,
-        "mamba_max_states_per_path": pools.states_per_path,
-    }
-    if pools.host_ratio:
-        flags |= {
-            "hicache_ratio": pools.host_ratio,
-            "hicache_io_backend": "direct",
-            "hicache_mem_layout": "page_first_direct",
-            "hicache_write_policy": pools.write_policy,
-        }
-    if pools.has_storage:
-        _KEPT.close()
-        _KEPT.enter_context(get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1))
-        flags |= {
-            "hicache_storage_backend": "file",
-            "hicache_storage_backend_extra_config": json.dumps({"prefetch_threshold": pools.prefetch_tokens}),
-            "hicache_storage_prefetch_policy": "wait_complete",
-        }
-        keep_files_in_memory()
-    arguments = ServerArgs(**flags)
-    arguments._mamba_cache_chunk_size = max(CHUNK, pools.page_tokens)
-    set_global_server_args_for_scheduler(arguments)
-    if pools.host_ratio:
-        cache.init_hicache(arguments, cache.cache_init_params)
-        fixtures.drop_hicache_atexit_pin(cache)
-    return cache, kv, rows
-
-
-def keep_files_in_memory() -> None:
-    """The reference backend, but for the disk: a page of one token is one file."""
-    files: dict[str, Any] = {}
-
-    def put(self: Any, key: str, value: Any = None, *_: Any, **__: Any) -> bool:
-        files.setdefault(self._get_suffixed_key(key), value.clone())
-        return True
-
-    def get(self: Any, key: str, target_location: Any, *_: Any) -> Any:
-        found = files.get(self._get_suffixed_key(key))
-        return None if found is None else target_location.copy_(found.view(target_location.dtype))
-
-    def exists(self: Any, key: str) -> bool:
-        return self._get_suffixed_key(key) in files
-
-    def existing(self: Any, keys: list[str], transfers: Any = None) -> set[str]:
-        names = {f"{self._get_component_key(key)}" for key in keys}
-        names |= {self._get_component_key(key, transfer.name) for transfer in transfers or [] for key in keys}
-        return {f"{name}.bin" for name in names if name in files}
-
-    HiCacheFile.set, HiCacheFile.get, HiCacheFile.exists = put, get, exists
-    HiCacheFile._collect_existing_component_keys = existing
 
 
 def tokens_of(runs: list[list[int]]) -> array[int]:
@@ -197,6 +59,7 @@ class Engine:
         self.pools = pools
         self.page = pools.page_tokens
         self.has_states = pools.device_slots > 0
+        self.is_staging = pools.host_mode == "buffer_only"
         self.buffers = self.has_states and pools.strategy == "extra_buffer"
         self.cache, self.kv, self.rows = build(pools)
         self.requests: dict[int, Any] = {}
@@ -251,17 +114,21 @@ class Engine:
         request.priority = priority
         request.init_next_round_input(self.cache)
         matched = request.prefix_len
-        loaded = 0
+        if self.is_staging and not self.cache.buffer_pipeline.prepare_staged_prefetch(request):
+            self.cache.buffer_pipeline.prepare_staged_prefetch(request)  # the scheduler would ask again before
         with self.adder._lock_node(request.last_node):
             if request.needs_host_load_back():
                 with self.adder._lock_node(request.best_match_node, lock_host=True):
-                    loaded, request.last_node = self.cache.init_load_back(
+                    done = self.cache.init_load_back(
                         InitLoadBackParams(
                             best_match_node=request.best_match_node,
                             host_hit_length=request.host_hit_length,
                             req=request,
                         )
                     )
+                if done is None:
+                    self._refuse(request)
+                loaded, request.last_node = done
                 request.host_loaded_length = loaded
                 request.prefix_len += loaded
                 request.kv.cache_protected_len = request.prefix_len
@@ -270,7 +137,14 @@ class Engine:
             self.cache.ready_to_load_host_cache()
         request.extend_end = request.prefix_len
         self.requests[number] = request
-        return {"device": matched, "host": loaded}
+        return {"device": matched, "host": request.prefix_len - matched}
+
+    def _refuse(self, request: Any) -> None:
+        """What was read for it has no room in L1."""
+        self.cache.buffer_pipeline.release_staged_hold(request.cache_request_handle)
+        if request.kv.holds_mamba:
+            self.rows.mamba_allocator.free(request.kv.mamba_pool_idx.unsqueeze(-1))
+        raise RuntimeError("deferred")
 
     def do_extend(self, number: int, tokens: int) -> None:
         request = self.requests[number]
@@ -320,13 +194,15 @@ class Engine:
         if states:
             self.cache.evict(EvictParams(num_tokens=0, mamba_num=states))
 
-    def do_prefetch(self, runs: list[list[int]]) -> Answer:
+    def do_prefetch(self, runs: list[list[int]], number: int | None = None) -> Answer:
         cache, ids = self.cache, tokens_of(runs)
         found = cache.match_prefix(MatchPrefixParams(key=RadixKey(ids[:-1])))
         start, anchor = found.device_prefix_len + found.host_hit_length, found.last_host_node
-        if not (cache.is_backuped(anchor) or cache.is_root(anchor)):
+        if self.is_staging:
+            anchor = found.last_device_node
+        elif not (cache.is_backuped(anchor) or cache.is_root(anchor)):
             return {"loaded": 0}
-        handle = CacheRequestHandle(rid="prefetch", attempt_id=0)
+        handle = CacheRequestHandle(rid="prefetch" if number is None else str(number), attempt_id=0)
         cache.prefetch_from_storage(
             handle, anchor, ids[start : len(ids) - 1], cache.get_last_hash_value(anchor), None, ids[:start]
         )
@@ -335,21 +211,37 @@ class Engine:
             if time.monotonic() > deadline:
                 raise TimeoutError("prefetch")
             cache.check_hicache_events()
+            if self.is_staging and cache.buffer_pipeline.pending_hit_allocs:
+                self.do_drop(handle.rid)
+                break
             time.sleep(POLL_S)
         cache.check_hicache_events()
-        return {"loaded": cache.pop_prefetch_loaded_tokens(handle)}
+        loaded = cache.pop_prefetch_loaded_tokens(handle)
+        if self.is_staging and number is None:
+            self.do_drop(handle.rid)
+        return {"loaded": loaded}
+
+    def do_drop(self, number: int | str) -> None:
+        self.cache.release_aborted_request(CacheRequestHandle(rid=str(number), attempt_id=0))
 
     def do_settle(self) -> None:
         if not self.pools.host_ratio:
             return
         cache, deadline = self.cache, time.monotonic() + LIMIT_S
         cache.check_hicache_events()
-        while cache.ongoing_write_through or cache.ongoing_load_back or cache.ongoing_backup:
+        while self._copies():
             if time.monotonic() > deadline:
                 raise TimeoutError("settle")
             time.sleep(POLL_S)
             cache.check_hicache_events()
         cache.check_hicache_events()
+
+    def _copies(self) -> bool:
+        """Whether any are under way."""
+        cache, staging = self.cache, self.cache.buffer_pipeline
+        if staging is not None:
+            return bool(staging.ongoing_write_through or staging.ongoing_backup or staging.ongoing_buffer_load_back)
+        return bool(cache.ongoing_write_through or cache.ongoing_load_back or cache.ongoing_backup)
 
     def do_flush(self) -> None:
         self.cache.reset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from serve.twin.tiers_model import EvictionPolicy, PrefetchPolicy, StateStrategy, TierSettings, WritePolicy
+from serve.twin.tiers_model import EvictionPolicy, HostMode, PrefetchPolicy, StateStrategy, TierSettings, WritePolicy
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,6 +16,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     device_slots: int = 0
     host_ratio: float = 1.0
     has_storage: bool = True
+    host_mode: str = "cache"
     write_policy: str = "write_through"
     strategy: str = "extra_buffer"
     eviction: str = "lru"
@@ -33,6 +34,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     contexts: int = 16
     """That agents may come back to."""
 
+    @property
+    def is_buffer_only(self) -> bool:
+        return self.has_storage and self.host_mode == HostMode.BUFFER_ONLY
+
     def pools(self) -> bytes:
         kept = ("name", "turn_tokens", "context_tokens", "chunk_tokens", "running", "contexts", "slow_copies")
         return msgspec.json.encode({k: v for k, v in msgspec.structs.asdict(self).items() if k not in kept})
@@ -44,6 +49,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
             device_slots=sizes["slots"],
             host_tokens=sizes["host_tokens"],
             host_slots=sizes["host_slots"],
+            host_mode=HostMode(self.host_mode),
             storage_tokens=storage_tokens if self.has_storage else 0,
             page_tokens=self.page_tokens,
             track_interval_tokens=self.track_interval_tokens,
@@ -100,6 +106,23 @@ MORE_CASES = (
         contexts=8,
     ),
     Case(name="hybrid-1-no-buffer", page_tokens=1, device_tokens=4096, device_slots=32, strategy="no_buffer"),
+    Case(name="dense-64-buffer-only", page_tokens=64, device_tokens=4096, host_ratio=0.5, host_mode="buffer_only"),
+    Case(
+        name="hybrid-64-buffer-only",
+        page_tokens=64,
+        device_tokens=4096,
+        device_slots=32,
+        host_ratio=0.5,
+        host_mode="buffer_only",
+    ),
+    Case(
+        name="hybrid-64-small-staging",
+        page_tokens=64,
+        device_tokens=4096,
+        device_slots=32,
+        host_ratio=0.2,
+        host_mode="buffer_only",
+    ),
     Case(name="hybrid-64-python", page_tokens=64, device_tokens=4096, device_slots=32, core="python"),
 )
 """What it can be told to."""

@@ -13,9 +13,12 @@ from serve.twin.tiers import Tiers
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_model import OutOfCapacity, TierSettings
 from serve.twin.tiers_observer import TiersObserver
+from serve.twin.tiers_prefetch import Prefetch
 from serve.twin.tiers_request import Request
 from tests.twin.cases import Case
 
+WAITING = 4
+"""Requests at the most, with ``buffer_only``, that something is staged for."""
 Operation = list[Any]
 """Its name and its arguments."""
 Answer = dict[str, Any]
@@ -27,6 +30,8 @@ class Twin:
     def __init__(self, settings: TierSettings, observer: TiersObserver | None = None) -> None:
         self.tiers = Tiers(settings, observer=observer)
         self.requests: dict[int, Request] = {}
+        self.staged: dict[int, Prefetch] = {}
+        """What was read for requests that wait (``buffer_only``)."""
 
     def do(self, operation: Operation) -> Answer:
         name, *arguments = operation
@@ -48,7 +53,14 @@ class Twin:
         }
 
     def do_admit(self, number: int, runs: list[Any], priority: int) -> Answer:
-        request = self.requests[number] = self.tiers.admit(Key(map(tuple, runs)), priority)
+        staged = self.staged.pop(number, None)
+        try:
+            request = self.tiers.admit(Key(map(tuple, runs)), priority, staged=staged)
+        except OutOfCapacity:
+            if staged is not None:
+                self.tiers.prefetches.release(staged)
+            raise
+        self.requests[number] = request
         return {"device": request.device_hit_tokens, "host": request.host_hit_tokens}
 
     def do_extend(self, number: int, tokens: int) -> None:
@@ -76,13 +88,25 @@ class Twin:
     def do_flush(self) -> None:
         self.tiers.flush()
 
-    def do_prefetch(self, runs: list[Any]) -> Answer:
-        tiers = self.tiers
-        prefetch = tiers.prefetch(Key(map(tuple, runs)))
+    def do_prefetch(self, runs: list[Any], number: int | None = None) -> Answer:
+        """``number``: whose it is, where it is kept for a request."""
+        prefetches = self.tiers.prefetches
+        prefetch = self.tiers.prefetch(Key(map(tuple, runs)))
         if prefetch is None:
             return {"loaded": 0}
-        tokens = tiers.prefetches.answer(prefetch)
-        return {"loaded": tiers.prefetches.finish(prefetch, tokens) if tokens else 0}
+        tokens = prefetches.answer(prefetch)
+        loaded = prefetches.finish(prefetch, tokens) if prefetch.is_reading else 0
+        if number is None or prefetch in prefetches.running:
+            prefetches.release(prefetch)
+        else:
+            self.staged[number] = prefetch
+        return {"loaded": loaded}
+
+    def do_drop(self, number: int) -> None:
+        """A request that waited is gone."""
+        staged = self.staged.pop(number, None)
+        if staged is not None:
+            self.tiers.prefetches.release(staged)
 
 
 class Play:
@@ -97,12 +121,17 @@ class Play:
         self.contexts: list[Key] = [self.heads[0]]
         self.running: dict[int, int] = {}
         """Request to the tokens that it has yet to decode."""
+        self.waiting: dict[int, Key] = {}
+        """Of ``buffer_only``: requests that L3 was asked for, and their prompts."""
         self.numbers = 0
 
     def operations(self) -> Iterator[Operation]:
         settles, prefetches = (12, 12) if self.case.slow_copies else (160, 60)
-        names = ("match", "admit", "run", "settle", "evict", "prefetch", "retract", "flush")
-        weights = (240, 200, 800, settles, 20, prefetches, 10, 3)
+        names = ["match", "admit", "run", "settle", "evict", "prefetch", "retract", "flush"]
+        weights = [240, 200, 800, settles, 20, prefetches, 10, 3]
+        if self.case.is_buffer_only:
+            names.append("wait")
+            weights.append(200)
         while True:
             name = self.random.choices(names, weights)[0]
             yield from getattr(self, f"_{name}")()
@@ -142,14 +171,37 @@ class Play:
         self.numbers += 1
         number = self.numbers
         self._remember(prompt)
-        if self.case.has_storage and self.random.random() < (0.05 if self.case.slow_copies else 0.5):
+        share = 0.05 if self.case.slow_copies else 0.5
+        if self.case.has_storage and not self.case.is_buffer_only and self.random.random() < share:
             yield ["settle"]
             yield ["prefetch", _json(prompt)]
             if tiers.available_tokens < len(prompt) + 256 or not self._has_slots():
                 return
+        yield from self._start(number, prompt)
+
+    def _start(self, number: int, prompt: Key) -> Iterator[Operation]:
         yield ["admit", number, _json(prompt), self.random.randint(0, 2)]
         if number in self.twin.requests:
             self.running[number] = self.random.randint(1, self.case.turn_tokens)
+
+    def _wait(self) -> Iterator[Operation]:
+        """L3 is asked for the next request; one that waits is admitted, or gives up."""
+        if len(self.waiting) < WAITING:
+            self.numbers += 1
+            prompt = self._prompt()
+            self._remember(prompt)
+            self.waiting[self.numbers] = prompt
+            yield ["settle"]
+            yield ["prefetch", _json(prompt), self.numbers]
+        number = self.random.choice(list(self.waiting))
+        prompt = self.waiting[number]
+        has_room = self.twin.tiers.available_tokens >= len(prompt) + 256 and self._has_slots()
+        if self.random.random() < 0.1:
+            del self.waiting[number]
+            yield ["drop", number]
+        elif len(self.running) < self.case.running and len(prompt) > 1 and has_room and self.random.random() < 0.7:
+            del self.waiting[number]
+            yield from self._start(number, prompt)
 
     def _run(self) -> Iterator[Operation]:
         if not self.running:
@@ -210,6 +262,9 @@ class Play:
             for number in list(self.running):
                 yield from self._retract(number)
             yield ["settle"]
+            for number in list(self.waiting):
+                del self.waiting[number]
+                yield ["drop", number]
             yield ["flush"]
 
     def _has_slots(self) -> bool:
