@@ -14,7 +14,8 @@ from serve.twin.engine_model import Blocked, Cached, EngineSettings, QueuePolicy
 from serve.twin.engine_prefetch import StorageReader
 from serve.twin.engine_queue import WaitingQueue, prefill_work
 from serve.twin.tiers import Tiers
-from serve.twin.tiers_model import OutOfSlots
+from serve.twin.tiers_model import OutOfCapacity
+from serve.twin.tiers_request import Request
 from serve.twin.tiers_tree import Walk
 
 PREEMPTION_THRESHOLD = 10
@@ -22,6 +23,8 @@ PREEMPTION_THRESHOLD = 10
 
 ASKED_AT_MOST = 8
 """``--hicache-storage-prefetch-retry-max-attempts``."""
+STAGED_REFUSALS = 32
+"""``max_staged_admission_defers`` of ``buffer_mode/pipeline.py``."""
 
 
 class Verdict(Enum):
@@ -145,9 +148,10 @@ class Admission:
                 if not reader.poll(job.read, now):
                     continue
                 job.storage_start, job.storage_tokens = job.read.gained_start, job.read.gained_tokens
+                job.staged = job.read.prefetch if job.read.prefetch.is_staged else None
                 job.read = None
             walk = self.tiers.look(job.context.cut(0, len(job.context) - 1))
-            if walk.device_tokens + walk.host_tokens < job.asked_from and job.asks < ASKED_AT_MOST:
+            if self._has_lost(job, walk) and job.asks < ASKED_AT_MOST:
                 job.asks += 1
                 if ask_storage(job, self.tiers, reader, now):
                     continue
@@ -158,6 +162,17 @@ class Admission:
                 full = bool(self.chunks or self.running)
             break
         return full
+
+    def _has_lost(self, job: Job, walk: Walk) -> bool:
+        """Whether it would find less than when L3 was asked; what was read for it may make up for that
+        (``prepare_staged_prefetch``)."""
+        if job.staged is None:
+            return walk.device_tokens + walk.host_tokens < job.asked_from
+        if not self.tiers.prefetches.is_lost(job.staged):
+            return False
+        self.tiers.prefetches.release(job.staged)
+        job.staged = None
+        return True
 
     def _admit(self, job: Job, walk: Walk, *, goes_on: bool) -> Verdict:
         """``add_one_req``: its verdict is about the next one once this one is in."""
@@ -172,13 +187,19 @@ class Admission:
             tokens = self._chunk_tokens(job, walk.device_tokens + walk.host_tokens, goes_on=goes_on)
             if tokens <= 0:
                 return Verdict.OTHER
+            request: Request | None
             try:
-                request = tiers.admit(job.context, job.ask.priority, walk)
-            except OutOfSlots:
-                return Verdict.NO_TOKEN
+                request = tiers.admit(job.context, job.ask.priority, walk, job.staged)
+            except OutOfCapacity:
+                request = None
         finally:
             tree.unlock(lock)
+        if request is None:
+            return self._refuse(job, goes_on=goes_on)
         job.request = request
+        if tiers.settings.is_buffer_only:
+            job.staged = None
+            job.storage_start, job.storage_tokens = request.device_hit_tokens, request.host_hit_tokens
         start = request.computed_tokens
         # What was promised by L2 and did not come is computed.
         tokens = self._chunk_tokens(job, start, goes_on=goes_on)
@@ -190,6 +211,18 @@ class Admission:
         job.cached = job.cached or cached
         self._add(Chunk(job, start, tokens))
         return self._state()
+
+    def _refuse(self, job: Job, *, goes_on: bool) -> Verdict:
+        """L1 has no room for what is to be loaded. With what was read from L3 it is tried again some times, if there is
+        somebody to make room; then that is let go, and computed (``defer_staged_admission``)."""
+        if job.staged is None:
+            return Verdict.NO_TOKEN
+        job.staged_refusals += 1
+        if job.staged_refusals < STAGED_REFUSALS and (self.running or self.chunks):
+            return Verdict.OTHER
+        self.tiers.prefetches.release(job.staged)
+        job.staged = None
+        return self._admit(job, self.tiers.look(job.context.cut(0, len(job.context) - 1)), goes_on=goes_on)
 
     def _chunk_tokens(self, job: Job, start: int, *, goes_on: bool) -> int:
         """What this pass computes of it: all, or whole pages up to what the pass has left; 0: nothing."""

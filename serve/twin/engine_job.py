@@ -6,6 +6,7 @@ from serve.twin.engine_model import Ask, Cached, EndReason, EngineSettings
 from serve.twin.engine_prefetch import StorageRead
 from serve.twin.tiers_key import Key
 from serve.twin.tiers_model import BrokenBooks
+from serve.twin.tiers_prefetch import Prefetch
 from serve.twin.tiers_request import Request
 
 ESTIMATE_TOKENS = 4096
@@ -32,6 +33,8 @@ class Job:
         "prefilled",
         "read",
         "request",
+        "staged",
+        "staged_refusals",
         "storage_start",
         "storage_tokens",
         "total_tokens",
@@ -63,6 +66,10 @@ class Job:
         """Of its first admission."""
         self.read: StorageRead | None = None
         """While L3 is asked for its prefix, or read."""
+        self.staged: Prefetch | None = None
+        """What was read for it, until it is admitted (``buffer_only``)."""
+        self.staged_refusals = 0
+        """How often L1 had no room for that."""
         self.asked_from = 0
         """What L1 and L2 had of it when L3 was asked."""
         self.asks = 0

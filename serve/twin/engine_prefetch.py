@@ -40,6 +40,8 @@ class StorageReader:
         self.tiers = tiers
         self.cost = cost
         self._queue: deque[StorageRead] = deque()
+        self._parked: deque[StorageRead] = deque()
+        """Answered, with no room to be read yet (``buffer_only``)."""
         self._busy: StorageRead | None = None
         self._busy_until = inf
 
@@ -61,22 +63,24 @@ class StorageReader:
             return
         if read.tokens is None:
             read.tokens = self.tiers.prefetches.answer(read.prefetch)
-            read.reads_since = now
-            if read.tokens:
-                self._busy_until = now + self.cost.storage_read_token_s * read.tokens
+            if read.prefetch.is_reading:
+                self._read(read, now)
                 return
-            # The tiers have ended it: there was nothing to read, or no room.
+            if read.prefetch.is_parked:
+                self._parked.append(read)
+            # Otherwise the tiers have ended it: there was nothing to read, or no room.
         else:
             read.is_read = True
         self._busy = None
         self._go_on(now)
 
     def is_pending(self, read: StorageRead) -> bool:
-        return read is self._busy or read in self._queue
+        return read is self._busy or read in self._queue or read in self._parked
 
     def poll(self, read: StorageRead, now: float) -> bool:
         """The queue has come to its request: whether it may run, which ends the read where its policy says so
         (``_can_terminate_prefetch``)."""
+        self._unpark(now)
         if read.is_read:
             self.stop(read, now)
         if not self.is_pending(read):
@@ -103,12 +107,14 @@ class StorageReader:
         if not self.is_pending(read):
             return
         done = 0
-        if read.tokens and self.cost.storage_read_token_s > 0:
+        if read is self._busy and read.tokens and self.cost.storage_read_token_s > 0:
             done = int((now - read.reads_since) / self.cost.storage_read_token_s)
         self._finish(read, done)
         if read is self._busy:
             self._busy = None
             self._go_on(now)
+        elif read in self._parked:
+            self._parked.remove(read)
         else:
             self._queue.remove(read)
 
@@ -120,6 +126,25 @@ class StorageReader:
     def _go_on(self, now: float) -> None:
         if self._busy is None and self._queue:
             self._busy = self._queue.popleft()
-            self._busy_until = now + self.cost.storage_read_s
+            if self._busy.prefetch.is_reading:
+                self._read(self._busy, now)
+            else:
+                self._busy_until = now + self.cost.storage_read_s
         elif self._busy is None:
             self._busy_until = inf
+
+    def _read(self, read: StorageRead, now: float) -> None:
+        read.reads_since = now
+        self._busy_until = now + self.cost.storage_read_token_s * (read.tokens or 0)
+
+    def _unpark(self, now: float) -> None:
+        """Who has waited longest for room goes first, others wait behind it."""
+        while self._parked:
+            read = self._parked[0]
+            read.tokens = self.tiers.prefetches.answer(read.prefetch)
+            if read.prefetch.is_parked:
+                return
+            self._parked.popleft()
+            if read.prefetch.is_reading:
+                self._queue.append(read)
+                self._go_on(now)

@@ -151,7 +151,11 @@ class Scheduler:
     def _drop_read(self, job: Job, now: float) -> None:
         if job.read is not None:
             self.reader.stop(job.read, now)
+            self.tiers.prefetches.release(job.read.prefetch)
             job.read = None
+        if job.staged is not None:
+            self.tiers.prefetches.release(job.staged)
+            job.staged = None
 
     def _leave(self, job: Job) -> None:
         self.running.remove(job)

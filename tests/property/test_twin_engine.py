@@ -14,7 +14,7 @@ from serve.twin.cost import Cost
 from serve.twin.engine import TwinEngine
 from serve.twin.engine_model import Admitted, Ask, Ended, EngineEvent, EngineSettings, QueuePolicy, Retracted, Wrote
 from serve.twin.tiers_key import Key
-from serve.twin.tiers_model import EvictionPolicy, PrefetchPolicy, StateStrategy, TierSettings, WritePolicy
+from serve.twin.tiers_model import EvictionPolicy, HostMode, PrefetchPolicy, StateStrategy, TierSettings, WritePolicy
 
 FAR = 1e6
 """Seconds after which nothing can be under way any more."""
@@ -31,6 +31,8 @@ def engines(draw: st.DrawFn) -> tuple[EngineSettings, Cost]:
         device_slots=draw(st.sampled_from((0, 5, 9, 14, 30))),
         host_tokens=draw(st.sampled_from((0, 300, 900))),
         host_slots=draw(st.sampled_from((3, 20))),
+        host_mode=draw(st.sampled_from(HostMode)),
+        window_tokens=draw(st.sampled_from((0, 150))),
         storage_tokens=draw(st.sampled_from((0, None, 500))),
         page_tokens=page,
         state_chunk_tokens=10,
