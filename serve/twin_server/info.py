@@ -94,7 +94,7 @@ class Identity:
             "mamba_track_interval": tiers.track_interval_tokens,
             "mamba_max_states_per_path": tiers.states_per_path,
             "enable_hierarchical_cache": tiers.has_host,
-            "hicache_host_memory_mode": "cache",
+            "hicache_host_memory_mode": tiers.host_mode.value,
             "hicache_write_policy": tiers.write_policy.value,
             "hicache_storage_backend": STORAGE_BACKEND if tiers.has_storage else None,
             "hicache_storage_prefetch_policy": tiers.prefetch_policy.value,
