@@ -197,19 +197,25 @@ class BufferTier(HostTier):
         """It is staged: L1 may drop the node, and L3 gets it."""
         write = self.writes.pop(number)
         end, want = self._ends.pop(number)
-        node, left = write.nodes[0], write.tokens
-        pieces = [node]
-        while (left := left - pieces[-1].tokens) > 0:
-            pieces.append(pieces[-1].above)
-        for piece in reversed(pieces):
-            has_state = bool(write.states)
-            if self.tree.observer is not None:
-                self.tree.observer.storage_written(piece, has_state=has_state)
-            self.storage.put(piece, has_state=has_state, has_pages=not has_state)
+        self._store_all(write)
         if write.lock is not None:
             self.tree.unlock(write.lock)
         staged = StagedWrite(write, end, want)
         self.storage_writes[number] = self._staged[number] = staged
+
+    def _store_all(self, write: Write) -> None:
+        """All that the node has been split into meanwhile; a state whose pages L3 has lost is of no use to anybody."""
+        node, left, path = write.nodes[0], write.tokens, write.nodes[0].path
+        start = len(path) - node.tokens
+        if write.states and self.storage.find(path, self.tree.root, start, needs_state=False) < node.tokens:
+            return
+        pieces = [node]
+        while (left := left - pieces[-1].tokens) > 0:
+            pieces.append(pieces[-1].above)
+        for piece in reversed(pieces):
+            if self.tree.observer is not None:
+                self.tree.observer.storage_written(piece, has_state=write.states > 0)
+            self.storage.put(piece, has_state=write.states > 0)
 
     def finish_storage_write(self, number: int) -> None:
         del self.storage_writes[number]

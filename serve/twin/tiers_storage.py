@@ -30,14 +30,14 @@ class Storage:
         self._root.missing = 0
         self._order: OrderedDict[Stored, None] = OrderedDict()
 
-    def put(self, node: Node, *, has_state: bool, has_pages: bool = True) -> None:
+    def put(self, node: Node, *, has_state: bool) -> None:
         """Store a node's pages, and the state at its end."""
         path: list[Node] = [node]
         while path[-1].above.parent is not None and path[-1].above.stored is None:
             path.append(path[-1].above)
         span = path[-1].above.stored or self._root
         for part in reversed(path):
-            span = part.stored = self._reach(span, part.key, fills=has_pages and part is node)
+            span = part.stored = self._reach(span, part.key, fills=part is node)
         if has_state and not span.has_state:
             span.has_state = True
             self.used_tokens += self.state_tokens
