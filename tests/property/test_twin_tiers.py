@@ -80,8 +80,13 @@ def test_all_comes_free_when_nobody_runs(case: Case, seed: int) -> None:
     tiers = twin.tiers
     for request in list(tiers.requests):
         tiers.retract(request)
+    for number in list(twin.staged):
+        twin.do_drop(number)
     tiers.settle()
     tiers.check_integrity()
+    if tiers.settings.is_buffer_only:
+        assert tiers.tree.free_host_tokens == tiers.settings.page_floor(tiers.settings.host_tokens)
+        assert tiers.tree.free_host_slots == tiers.settings.host_slots
     assert tiers.available_tokens == tiers.settings.page_floor(tiers.settings.device_tokens)
     assert tiers.available_slots == tiers.settings.device_slots
     tiers.evict(tokens=case.device_tokens, states=case.device_slots)

@@ -219,6 +219,8 @@ class Engine:
         loaded = cache.pop_prefetch_loaded_tokens(handle)
         if self.is_staging and number is None:
             self.do_drop(handle.rid)
+        if self.is_staging:
+            self.do_settle()
         return {"loaded": loaded}
 
     def do_drop(self, number: int | str) -> None:

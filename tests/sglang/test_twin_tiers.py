@@ -1,6 +1,6 @@
 """The twin's tiers against SGLang's own cache classes, answer by answer.
 
-All steps together are about 12,000; ``python -m tests.sglang.oracle`` plays 10,000 on each configuration.
+All steps together are about 17,000; ``python -m tests.sglang.oracle`` plays 10,000 on each configuration.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def test_agrees_with_the_engine_as_it_is_by_default(driver: Driver, case: Case) 
 
 @pytest.mark.parametrize("case", MORE_CASES, ids=lambda case: case.name)
 def test_agrees_with_what_the_engine_can_be_told(driver: Driver, case: Case) -> None:
-    report = play(driver, case, 400)
+    report = play(driver, case, 1500 if case.is_buffer_only else 400)
     assert not report.differences, f"{report.line()}\n{report.first}"
     assert report.served["L1"] >= 5, report.line()
+    assert not case.is_buffer_only or report.served["L3"] >= 5, report.line()
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,10 @@ def test_a_wrong_model_is_found_out(driver: Driver, wrong: dict[str, Any]) -> No
     """An agreement that nothing could break would show nothing."""
     report = play(driver, CASES[-1], 1000, but=wrong)
     assert report.agreed < report.matches
+
+
+def test_a_wrong_model_of_staging_is_found_out(driver: Driver) -> None:
+    """Reads that hold nothing of L1."""
+    case = next(case for case in MORE_CASES if case.is_buffer_only)
+    report = play(driver, case, 3000, but={"window_tokens": case.device_tokens})
+    assert report.differences

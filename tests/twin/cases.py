@@ -120,7 +120,7 @@ MORE_CASES = (
         page_tokens=64,
         device_tokens=4096,
         device_slots=32,
-        host_ratio=0.2,
+        host_ratio=0.15,
         host_mode="buffer_only",
     ),
     Case(name="hybrid-64-python", page_tokens=64, device_tokens=4096, device_slots=32, core="python"),

@@ -100,6 +100,8 @@ class Twin:
             prefetches.release(prefetch)
         else:
             self.staged[number] = prefetch
+        if self.tiers.settings.is_buffer_only:
+            self.tiers.settle()  # a write that waits for staging may go on in the engine's loop meanwhile
         return {"loaded": loaded}
 
     def do_drop(self, number: int) -> None:
@@ -131,7 +133,8 @@ class Play:
         weights = [240, 200, 800, settles, 20, prefetches, 10, 3]
         if self.case.is_buffer_only:
             names.append("wait")
-            weights.append(200)
+            weights[1] = 60
+            weights.append(260)
         while True:
             name = self.random.choices(names, weights)[0]
             yield from getattr(self, f"_{name}")()
@@ -199,7 +202,7 @@ class Play:
         if self.random.random() < 0.1:
             del self.waiting[number]
             yield ["drop", number]
-        elif len(self.running) < self.case.running and len(prompt) > 1 and has_room and self.random.random() < 0.7:
+        elif len(self.running) < self.case.running and len(prompt) > 1 and has_room and self.random.random() < 0.5:
             del self.waiting[number]
             yield from self._start(number, prompt)
 
