@@ -108,7 +108,10 @@ class Ledger:
         ``without``: leases thought away. ``reserve_tokens``: room that this claim must leave free for others.
         """
         total, slots = self.capacity.tokens, self.capacity.slots
-        never = (total is not None and claim.tokens > total) or (slots is not None and claim.slots > slots)
+        one = (
+            claim.prompt_tokens + claim.output_tokens
+        )  # an engine writes the choices of a request one by one if it must
+        never = (total is not None and one > total) or (slots is not None and claim.slots > slots)
         missing_tokens = missing_slots = 0
         gone = [self._leases[turn_id].claim for turn_id in without if turn_id in self._leases]
         if total is not None:

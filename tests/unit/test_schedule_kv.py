@@ -53,6 +53,7 @@ class Table:
         new: int | None = None,
         prompt_name: bytes = b"",
         most_output: int | None = None,
+        choices: int = 1,
     ) -> None:
         turn_id, owner = TurnId(name), AgentName(agent or name)
         segments = (Segment(name.encode(), prompt),)
@@ -65,7 +66,12 @@ class Table:
             share=share,
             slices=SLICES,
             claim=Claim(
-                turn_id=turn_id, agent=owner, segments=segments, output_tokens=output, most_output_tokens=most_output
+                turn_id=turn_id,
+                agent=owner,
+                segments=segments,
+                output_tokens=output,
+                choices=choices,
+                most_output_tokens=most_output,
             ),
             new_tokens=new,
             resident_tokens=resident,
@@ -596,3 +602,15 @@ def test_a_better_class_does_not_starve_a_worse_one() -> None:
             break
     assert running == "b"
     assert table.now == pytest.approx(60.0, abs=2.0)
+
+
+def test_choices_that_do_not_fit_at_once_are_no_reason_to_refuse() -> None:
+    table = Table(tokens=16_000, pauses=False)
+    table.arrive("a", 1_000, 8_000, choices=4)
+    assert table.granted == "a"
+    assert table.scheduler.ledger.held_tokens <= 16_000
+    table.arrive("b", 1_000, 8_000, choices=4)
+    table.arrive("c", 9_000, 8_000, choices=4)
+    assert TurnId("c") in table.effects.rejected
+    table.end("a")
+    assert table.granted == "ab"
