@@ -56,7 +56,7 @@ def plot(runs: Sequence[tuple[str, Result]], path: Path) -> None:
     try:
         figure = _figure(runs)
     except ImportError as error:
-        raise PlotUnavailable("plots need matplotlib: pip install 'agent-governor[plot]'") from error
+        raise PlotUnavailable("plots need matplotlib: pip install matplotlib") from error
     try:
         figure.savefig(path, dpi=140)
     except OSError as error:

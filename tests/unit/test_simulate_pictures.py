@@ -122,4 +122,4 @@ except PlotUnavailable as error:
     told = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "x.png")], capture_output=True, text=True, check=True
     )
-    assert told.stdout == "plots need matplotlib: pip install 'agent-governor[plot]'\n"
+    assert told.stdout == "plots need matplotlib: pip install matplotlib\n"
