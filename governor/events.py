@@ -106,6 +106,21 @@ class TurnEnded(Event, frozen=True, kw_only=True):
     ttft_ms: float | None = None
 
 
+class Compacted(Event, frozen=True, kw_only=True):
+    """A conversation was made shorter, by the governor or by its client, or a try to do so came to nothing. ``None`` is
+    unknown."""
+
+    turn_id: str
+    agent: str
+    by: str
+    """``governor`` or ``client``."""
+    outcome: str
+    """``accepted``, ``would`` (observed only) or the name of a miss."""
+    before_tokens: int | None
+    after_tokens: int | None
+    detail: str = ""
+
+
 class EngineChanged(Event, frozen=True, kw_only=True):
     """The engine's state: ``starting``, ``ready``, ``busy``, ``down``, ``failed``, ``stopped``."""
 
@@ -142,6 +157,7 @@ AnyEvent = (
     | TurnResumed
     | TurnDecided
     | TurnEnded
+    | Compacted
     | EngineChanged
     | PolicyChanged
     | Alert

@@ -30,6 +30,12 @@ class TurnKind(StrEnum):
     """A title for a conversation."""
     BACKGROUND = "background"
     """A review that no person waits for."""
+    SUMMARY = "summary"
+    """The governor has a history summarised, to make it shorter. Never refused, as ``compaction``."""
+
+
+NEVER_REFUSED = frozenset({TurnKind.COMPACTION, TurnKind.SUMMARY})
+"""Kinds that neither a rate nor a limit of the queue or of concurrency applies to."""
 
 
 class TurnState(StrEnum):

@@ -59,6 +59,58 @@ class CompressionMode(StrEnum):
     """The prompt is made shorter."""
 
 
+class Exhausted(StrEnum):
+    """What becomes of a prompt over its trigger when ``attempts`` in a row could not make it shorter."""
+
+    OVERFLOW = "overflow"
+    """Once, the client gets the overflow error that it knows, with numbers, so that it helps itself; then the prompt is
+    sent as it is while it fits."""
+    PASS = "pass"  # noqa: S105
+    """It is sent as it is while it fits."""
+
+
+class ClientLoops(StrEnum):
+    """What is done about a client whose own compactions do not make its prompts shorter."""
+
+    TELL = "tell"
+    """It is shown."""
+    STOP = "stop"
+    """Its prompts are made shorter here where ``mode`` allows it; where that does not help, ``usage`` tells it a number
+    under the one that it compacts at, with the true one beside it."""
+
+
+class SystemBytes(StrEnum):
+    """What becomes of a system prompt that differs from the session's first only in clocks, counters and ids."""
+
+    AS_SENT = "as_sent"
+    """Forwarded; the break is reported."""
+    PIN = "pin"
+    """The session's first one is sent in its place, while nothing else in it changes."""
+
+
+class Attribution(StrEnum):
+    """What becomes of a system block that does nothing but name the client's build, with a nonce for each request."""
+
+    DROP = "drop"
+    KEEP = "keep"
+
+
+class ToolOrder(StrEnum):
+    """In which order tools are sent."""
+
+    AS_SENT = "as_sent"
+    BY_NAME = "by_name"
+    """By name, and the keys within each schema by name, so that a reconnect does not lose the cache."""
+
+
+class Interleaved(StrEnum):
+    """What becomes of a user message between a tool call and its result, which strict engines refuse."""
+
+    AS_SENT = "as_sent"
+    REPAIR = "repair"
+    """It is moved behind the last result of that call's message."""
+
+
 class CompressionStage(StrEnum):
     """One way to make a prompt shorter."""
 
@@ -151,6 +203,19 @@ class CompressionPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fiel
     """What a trimmed result may have."""
     oversized: ShareOrTokens = 0.25
     """The room for one result, however fresh. Up to 1 a share of the window, above 1 tokens."""
+    summary_tokens: PositiveInt = 2048
+    """Most that the engine may write for a summary."""
+    exhausted: Exhausted = Exhausted.OVERFLOW
+    """What becomes of a prompt that could not be made shorter."""
+    client_loops: ClientLoops = ClientLoops.TELL
+    """What is done about a client whose own compactions do not help. Works with every ``mode``."""
+    client_window: PositiveInt | None = None
+    """Window that ``/v1/models`` tells this agent's client while ``mode`` is ``enforce``, so that the client does not
+    compact before the governor does; by default the true one."""
+    recall_tool: bool = False
+    """Offer the model a tool, ``governor_recall``, that brings back what left the prompt. Needs ``enforce``."""
+    archive_days: PositiveInt = 30
+    """How long what left the prompt is kept."""
 
 
 class LimitPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -223,6 +288,14 @@ class RequestPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     history_thinking_tokens: Count = 16384
     """Tokens of thinking that ``exact`` may gather, superseded notes included. Beyond it one prompt is sent as the
     client has it, which drops them, and gathering begins anew."""
+    system_bytes: SystemBytes = SystemBytes.AS_SENT
+    """What becomes of clocks and counters in the system prompt."""
+    attribution: Attribution = Attribution.DROP
+    """What becomes of a client's billing line at the head of the system prompt. User text that quotes one stays."""
+    tool_order: ToolOrder = ToolOrder.AS_SENT
+    """In which order tools are sent."""
+    interleaved: Interleaved = Interleaved.AS_SENT
+    """What becomes of a user message between a call and its result."""
     sampling: dict[str, float | int | bool | str] = {}
     """Sampling fields set on every turn, whatever the client sends: ``temperature = 0.2``."""
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from governor.schedule.events import TurnArrived
-from governor.types import AgentName, TurnKind
+from governor.types import NEVER_REFUSED, AgentName
 
 _MINUTE_S = 60.0
 _SOONEST_S = 5
@@ -35,7 +35,7 @@ class AgentBook(msgspec.Struct):
         """When the agent's rate lets one more in; ``now`` if it does already."""
         self._forget(now)
         limit = turn.limits.turns_per_minute
-        if limit is None or turn.kind is TurnKind.COMPACTION or len(self.granted_at) < limit:
+        if limit is None or turn.kind in NEVER_REFUSED or len(self.granted_at) < limit:
             return now
         return self.granted_at[len(self.granted_at) - limit] + _MINUTE_S
 
@@ -50,7 +50,7 @@ class AgentBook(msgspec.Struct):
 
     def hindrance(self, now: float, turn: TurnArrived) -> str | None:
         """Which of the agent's own limits keeps the turn waiting, in words."""
-        if turn.kind is TurnKind.COMPACTION:
+        if turn.kind in NEVER_REFUSED:
             return None
         if self.running >= turn.limits.concurrency:
             return f"this agent runs {self.running} at once, its limit"

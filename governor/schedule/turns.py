@@ -38,7 +38,7 @@ from governor.schedule.queue import TurnQueue
 from governor.schedule.slices import Waiter, for_room, for_turn_in_engine
 from governor.schedule.standing import Running, Standing, Waiting
 from governor.schedule.window import ActiveWindow
-from governor.types import AgentName, TurnId, TurnKind
+from governor.types import NEVER_REFUSED, AgentName, TurnId
 
 ENGINE_RETRY_S = 10
 
@@ -161,7 +161,7 @@ class TurnScheduler:
         reason = own or self._held_back(now, waiting)
         if reason is None:
             self._grant(now, waiting)
-        elif agent.queued >= turn.limits.queue and turn.kind is not TurnKind.COMPACTION:
+        elif agent.queued >= turn.limits.queue and turn.kind not in NEVER_REFUSED:
             self._forget_if_idle(turn.agent)
             told = own or self._held_back(now, waiting, named=False)
             full = f"{agent.queued} turns of this agent wait already ({told})"
@@ -298,7 +298,7 @@ class TurnScheduler:
         if limit is not None or waiting.resumed:
             return limit
         limit = self._agents[turn.agent].hindrance(now, turn)
-        if limit is not None or turn.session is None or turn.kind is TurnKind.COMPACTION:
+        if limit is not None or turn.session is None or turn.kind in NEVER_REFUSED:
             return limit
         return "an earlier turn of this conversation runs" if self._floor.runs_session(turn.session) else None
 

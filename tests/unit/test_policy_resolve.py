@@ -62,7 +62,7 @@ def test_lists_are_replaced_not_merged() -> None:
         ("", None, None, "empty"),
         ("x = " + "[" * 5000, None, None, "nested too deeply"),
         ("x = " + "9" * 5000, None, None, "not valid TOML"),
-        ("max_tokns = 5", 1, "max_tokns", "unknown key; known here: base, models"),
+        ("zzz = 5", 1, "zzz", "unknown key; known here: base, models"),
         ("\n[outptu]\nfinal = 3\n", 2, "outptu", "did you mean 'output'?"),
         ("[output]\n# c\nfinl = 3\n", 3, "output.finl", "did you mean 'final'?"),
         ("output.finl = 3\n", 1, "output.finl", "did you mean 'final'?"),
