@@ -1,7 +1,7 @@
 """Opening a database for writing: the file with its mode, what is damaged set aside, the schema brought up to date.
 
 Everything here may block and raises SQLAlchemy's, alembic's or the operating system's own exceptions;
-:mod:`governor.store.turnlog` is the edge that turns them into health.
+:mod:`governor.store.writer` is the edge that turns them into health.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _MIGRATION_LOCK: Final = 0x676F7665726E6F72
 """Advisory lock of PostgreSQL: two governors that start at once migrate one after the other ("governor" in ASCII)."""
 _migrating = threading.Lock()
 """Alembic keeps its context in module globals."""
+_opening = threading.Lock()
+"""The turn log and the archive share a file: what one of them sets aside, the other must not find half replaced."""
 
 
 def parse_url(url: str | URL) -> URL:
@@ -103,7 +105,8 @@ class Database:
         self._connection: sa.Connection | None = None
         self._inode: int | None = None
         self._inspected = False
-        self._damaged = False
+        self._damaged: int | None = None
+        """Inode of the file that was found damaged in use."""
 
     def ensure_open(self) -> sa.Connection:
         """The connection, to a database that is there, sound and up to date.
@@ -114,14 +117,16 @@ class Database:
         if self._connection is not None and self._inode == self._current_inode():
             return self._connection
         self.close()
-        if not self._damaged:
-            try:
-                return self._open()
-            except (DBAPIError, sqlite3.DatabaseError) as error:
-                if not is_damage(error):
-                    raise
-        self._make_place()
-        return self._open()
+        with _opening:
+            # Another thread may have replaced it already.
+            if self._damaged is None or self._damaged != self._current_inode():
+                try:
+                    return self._open()
+                except (DBAPIError, sqlite3.DatabaseError) as error:
+                    if not is_damage(error):
+                        raise
+            self._make_place()
+            return self._open()
 
     def _open(self) -> sa.Connection:
         if self._path is not None:
@@ -133,6 +138,7 @@ class Database:
             connection.close()
             raise
         self._inspected = True
+        self._damaged = None
         self._inode = self._current_inode()
         self._connection = connection
         return connection
@@ -149,11 +155,12 @@ class Database:
         """Rename the damaged file, with its journal. It is kept for whoever wants to rescue rows."""
         if self._path is not None:
             self.set_aside.append(_set_aside(self._path))
-        self._damaged = False
+        self._damaged = None
 
     def close(self, *, damaged: bool = False) -> None:
         """Let the connection go, whatever state it is in. May be repeated. A ``damaged`` file is not opened again."""
-        self._damaged = self._damaged or damaged
+        if damaged:
+            self._damaged = self._inode
         connection, self._connection = self._connection, None
         if connection is not None:
             try:

@@ -6,23 +6,17 @@ raises :class:`~governor.store.errors.StoreUnreadable`.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from governor.events import TurnDecided
-from governor.store.database import BUSY_TIMEOUT_MS, engine_for, parse_url, sqlite_path
-from governor.store.errors import StoreUnreadable
 from governor.store.model import StoredTurn
+from governor.store.reading import ReadOnly
 from governor.store.schema import decisions, stored_decision, stored_turn, turns
 from governor.types import AgentName, TurnId, TurnState
 
@@ -73,9 +67,7 @@ class TurnLogReader:
     """Reads the turn log at ``url``; :class:`~governor.store.errors.BadDatabaseUrl` if that cannot work."""
 
     def __init__(self, url: str | URL) -> None:
-        self._url = parse_url(url)
-        self._path = sqlite_path(self._url)
-        self._engine = _postgres_engine(self._url) if self._path is None else _sqlite_engine(self._path)
+        self._database = ReadOnly(url)
 
     def recent(
         self,
@@ -91,12 +83,12 @@ class TurnLogReader:
         query = query.where(*_where(agent, since, until))
         if state is not None:
             query = query.where(turns.c.state == state.value)
-        with self._connect() as connection:
+        with self._database.connect() as connection:
             return [stored_turn(row) for row in connection.execute(query).mappings()]
 
     def turn(self, turn_id: TurnId) -> StoredTurn | None:
         """One turn; ``None`` if the log does not know it."""
-        with self._connect() as connection:
+        with self._database.connect() as connection:
             row = connection.execute(sa.select(turns).where(turns.c.turn_id == turn_id)).mappings().first()
         return None if row is None else stored_turn(row)
 
@@ -104,13 +96,13 @@ class TurnLogReader:
         """Turns whose id begins so, in order of their ids, at most ``limit``."""
         begins = turns.c.turn_id.startswith(prefix, autoescape=True)
         query = sa.select(turns.c.turn_id).where(begins).order_by(turns.c.turn_id).limit(limit)
-        with self._connect() as connection:
+        with self._database.connect() as connection:
             return [TurnId(turn_id) for turn_id in connection.execute(query).scalars()]
 
     def decisions(self, turn_id: TurnId) -> list[TurnDecided]:
         """What was decided about a turn, in order; nothing where the log is older than this."""
         query = sa.select(decisions).where(decisions.c.turn_id == turn_id).order_by(decisions.c.number)
-        with self._connect() as connection:
+        with self._database.connect() as connection:
             if not sa.inspect(connection).has_table(decisions.name):
                 return []
             return [stored_decision(row) for row in connection.execute(query).mappings()]
@@ -128,7 +120,7 @@ class TurnLogReader:
         day = _day(utc_offset_s) if by_day else sa.literal(0)
         groups = (turns.c.agent.label("agent"), day.label("day"))
         where = _where(agent, since, until)
-        with self._connect() as connection:
+        with self._database.connect() as connection:
             sums = connection.execute(_sums(groups, where)).mappings().all()
             states = connection.execute(_states(groups, where)).mappings().all()
             ttfts = connection.execute(_ttft_percentiles(groups, where)).mappings().all()
@@ -146,35 +138,6 @@ class TurnLogReader:
             for row in sums
         ]
         return sorted(summaries, key=lambda one: (one.agent is None, one.agent or "", one.day or date.min))
-
-    @contextmanager
-    def _connect(self) -> Iterator[sa.Connection]:
-        if self._path is not None and not self._path.exists():
-            raise StoreUnreadable(f"no turn log at {self._path} yet")
-        try:
-            with self._engine.connect() as connection:
-                yield connection
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            reason = getattr(error, "orig", None) or error
-            raise StoreUnreadable(
-                f"cannot read the turn log {self._url.render_as_string(hide_password=True)}: {reason}"
-            ) from error
-
-
-def _postgres_engine(url: URL) -> sa.Engine:
-    return engine_for(url).execution_options(postgresql_readonly=True, isolation_level="REPEATABLE READ")
-
-
-def _sqlite_engine(path: Path) -> sa.Engine:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None)
-
-    engine = sa.create_engine("sqlite://", poolclass=NullPool, creator=connect)
-    # One snapshot for all selects of a call; readers of a WAL file neither wait for the writer nor hold it up.
-    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-    return engine
 
 
 Columns = Sequence[sa.ColumnElement[Any]]
