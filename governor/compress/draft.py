@@ -41,12 +41,15 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that are left out, and the one that says so."""
 
+    stage: CompressionStage
     indices: tuple[int, ...]
     marker_at: int
     """Index of the message before which the marker stands."""
     marker: bytes
     why: str
     left: Left
+    summary: str = ""
+    """What the marker tells of them."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +88,8 @@ class Draft:
         self.reach = Hold.FREE
         """See :meth:`reach_to`."""
         self.marker: tuple[int, bytes] | None = None
+        self.summary = ""
+        """What the marker tells of what was left out."""
         self.done: list[Done] = []
         self.left: dict[str, Left] = {}
         self.open_results = [index for index, hold in enumerate(self.holds) if hold is Hold.OPEN]
@@ -168,9 +173,10 @@ class Draft:
             self.raws[index] = None
             self.sizes[index] = 0
         self.marker = (removal.marker_at, removal.marker)
+        self.summary = removal.summary
         self.reach_to(self.reach)
-        stage = CompressionStage.DROP
-        self._book(Done(stage=stage, index=removal.indices[0], freed_tokens=freed, why=removal.why), removal.left)
+        first = removal.indices[0]
+        self._book(Done(stage=removal.stage, index=first, freed_tokens=freed, why=removal.why), removal.left)
         return True
 
     def result(self) -> tuple[tuple[Raw, ...], tuple[int | None, ...]]:

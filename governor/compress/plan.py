@@ -12,9 +12,12 @@ from governor.compress.limits import Limits
 from governor.compress.messages import read_message
 from governor.compress.rounds import Hold
 from governor.compress.stages import EDITS
-from governor.compress.stages.drop import oldest_removed
+from governor.compress.stages.drop import Summary, oldest_removed, summarised_removed
 from governor.compress.validate import new_rules_broken
 from governor.policy.model import CompressionPolicy, CompressionStage
+
+_LONGEST = "[the summary that is still to be written]"
+"""Stands for it in a plan that asks what it would free."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,12 +101,13 @@ def plan(
     fixed_tokens: int,
     policy: CompressionPolicy,
     limits: Limits,
+    summary: Summary | None = None,
 ) -> Plan | NoPlan:
     """Apply the policy's stages in their order until the target is met and the least gain freed.
 
     ``sizes`` are the tokens of each message, ``fixed_tokens`` those of all else in the prompt (tools, framing);
-    ``size_of`` counts a message that is new. Pure; the same arguments give the same plan. Raises nothing: messages that
-    cannot be read stay as they are.
+    ``size_of`` counts a message that is new; without a ``summary`` that stage does nothing. Pure; the same arguments
+    give the same plan. Raises nothing: messages that cannot be read stay as they are.
     """
     draft = Draft(messages, sizes, size_of=size_of, fixed_tokens=fixed_tokens, policy=policy, limits=limits)
     if draft.before_tokens < limits.trigger_tokens or draft.before_tokens <= limits.target_tokens:
@@ -112,7 +116,7 @@ def plan(
         draft.reach_to(reach)
         for stage in stages:
             if draft.excess_tokens > 0:
-                _run(stage, draft)
+                _run(stage, draft, summary)
     if draft.excess_tokens > 0:
         is_above = draft.tokens > limits.target_tokens
         return _no_plan(draft, NoPlanReason.ABOVE_TARGET if is_above else NoPlanReason.GAIN_TOO_SMALL)
@@ -130,14 +134,47 @@ def plan(
     )
 
 
+def wants_summary(
+    messages: Sequence[Raw],
+    sizes: Sequence[int],
+    *,
+    size_of: SizeOf,
+    fixed_tokens: int,
+    policy: CompressionPolicy,
+    limits: Limits,
+    covered: int | None = None,
+) -> int | None:
+    """Tokens that a summary of the first ``covered`` messages (``None``: of all) would free, were it as long as it may
+    be; ``None`` where no summary is to be written.
+
+    It is where the stages before it miss the target, a plan with it would be accepted, and it would stand for at least
+    twice its own length. The arguments are those of :func:`plan`. Costs as much as a plan.
+    """
+    if CompressionStage.SUMMARY not in policy.stages:
+        return None
+    made = plan(
+        messages,
+        sizes,
+        size_of=_with_longest(size_of, policy),
+        fixed_tokens=fixed_tokens,
+        policy=policy,
+        limits=limits,
+        summary=Summary(_LONGEST, len(messages) if covered is None else covered),
+    )
+    freed = 0 if isinstance(made, NoPlan) else made.freed_by_stage.get(CompressionStage.SUMMARY, 0)
+    return freed if freed >= policy.summary_tokens else None
+
+
 def what_each_would_free(
     messages: Sequence[Raw], sizes: Sequence[int], *, size_of: SizeOf, policy: CompressionPolicy, limits: Limits
 ) -> Mapping[CompressionStage, int]:
-    """Tokens that each stage would free after those before it, were there no target. For reports."""
+    """Tokens that each stage would free after those before it, were there no target and the summary as long as it may
+    be. For reports."""
     no_target = msgspec.structs.replace(limits, target_tokens=0)
-    draft = Draft(messages, sizes, size_of=size_of, fixed_tokens=0, policy=policy, limits=no_target)
+    sized = _with_longest(size_of, policy)
+    draft = Draft(messages, sizes, size_of=sized, fixed_tokens=0, policy=policy, limits=no_target)
     for stage in policy.stages:
-        _run(stage, draft)
+        _run(stage, draft, Summary(_LONGEST, len(messages)))
     return dict.fromkeys(policy.stages, 0) | freed_by_stage(draft.done)
 
 
@@ -157,9 +194,17 @@ def _passes(policy: CompressionPolicy) -> Iterator[tuple[Hold, Sequence[Compress
     yield Hold.OPEN, [stage for stage in policy.stages if stage is CompressionStage.OVERSIZED]
 
 
-def _run(stage: CompressionStage, draft: Draft) -> None:
-    if stage is CompressionStage.DROP:
-        removal = oldest_removed(draft)
+def _with_longest(size_of: SizeOf, policy: CompressionPolicy) -> SizeOf:
+    return lambda raw: size_of(raw) + (policy.summary_tokens if _LONGEST.encode() in raw else 0)
+
+
+def _run(stage: CompressionStage, draft: Draft, summary: Summary | None) -> None:
+    if stage in {CompressionStage.DROP, CompressionStage.SUMMARY}:
+        removal = None
+        if stage is CompressionStage.DROP:
+            removal = oldest_removed(draft)
+        elif summary is not None:
+            removal = summarised_removed(draft, summary)
         if removal is not None:
             draft.remove(removal)
         return

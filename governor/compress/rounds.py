@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from governor.compress.messages import RESULT_ROLES, Message
+from governor.compress.record import is_record
 from governor.tokens.breaks import CARRIER_MARK
 
 _NOT_ALPHANUMERIC = re.compile(r"[^0-9A-Za-z]")
@@ -60,7 +61,7 @@ class Rounds(msgspec.Struct, frozen=True):
     calls: Mapping[int, Call]
     """By index of a result: the call it answers. Results without one are absent."""
     users: tuple[int, ...]
-    """Indices of the user's own words, a client's carriers not among them."""
+    """Indices of the user's own words; a client's carriers and our records are not among them."""
 
 
 class Hold(IntEnum):
@@ -148,7 +149,7 @@ def rounds_of(messages: Sequence[Message]) -> Rounds:
             starts.append(index)
             ends.append(index + 1)
             if message.role == "user":
-                if not is_carrier(message):
+                if not is_carrier(message) and not is_record(message):
                     users.append(index)
             elif message.role == "assistant":
                 latest = _Asking(len(starts) - 1, calls_of(message))

@@ -128,6 +128,8 @@ class CompressionStage(StrEnum):
     """Old results are cut down by what they are: JSON, a log, a diff, a table, code."""
     STUB = "stub"
     """Old results are replaced by a line that names them."""
+    SUMMARY = "summary"
+    """All old rounds are replaced by a summary that the engine itself has written."""
     DROP = "drop"
     """The oldest rounds are left out; one message says so."""
 

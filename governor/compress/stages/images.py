@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
 from governor.compress.cuts import Note
-from governor.compress.draft import Draft, Edit, Left
-from governor.compress.messages import edit_parts, edit_texts, is_list, size_bytes, with_fields
+from governor.compress.draft import Draft, Edit, Left, Raw
+from governor.compress.messages import edit_parts, edit_texts, is_list, read_message, size_bytes, with_fields
 from governor.policy.model import CompressionStage
 from governor.wire.messages import decode
 
@@ -40,6 +41,32 @@ def image_edits(draft: Draft) -> Iterator[Edit]:
             yield Edit(stage=CompressionStage.IMAGES, index=index, raw=raw, why="old media", left=left)
 
 
+def without_media(raw: Raw) -> Raw:
+    """A message of any role without its media and base64, a line in the place of each; the same one where it has none.
+    What a model reads once needs no handle."""
+    message = read_message(raw)
+    if is_list(message.content):
+        content = edit_parts(message.content, lambda part: _without_media(_ANYWHERE, part) or _part_without_runs(part))
+    elif _may_have_runs(message.content):
+        content = edit_texts(message.content, partial(_without_runs, _ANYWHERE))
+    else:
+        return raw
+    edited = None if content is None else with_fields(raw, {"content": content})
+    return raw if edited is None else edited
+
+
+class _Notes(Protocol):
+    def about(self, what: str) -> str: ...
+
+
+class _Anywhere:
+    def about(self, what: str) -> str:
+        return f"[{what} left out]"
+
+
+_ANYWHERE = _Anywhere()
+
+
 class _Lazy:
     """A note whose handle is computed only if it is needed."""
 
@@ -51,7 +78,7 @@ class _Lazy:
         return Note(self._draft.handle(self._index)).about(what)
 
 
-def _without_media(note: _Lazy, part: msgspec.Raw) -> bytes | None:
+def _without_media(note: _Notes, part: msgspec.Raw) -> bytes | None:
     size = size_bytes(part)
     kind = _part_type(part)
     if kind not in _MEDIA:
@@ -59,6 +86,13 @@ def _without_media(note: _Lazy, part: msgspec.Raw) -> bytes | None:
     named = _MEDIA_TYPE.search(bytes(memoryview(part)[:400]))
     what = named[1].decode() if named else kind
     return msgspec.json.encode({"type": "text", "text": note.about(f"{what} of {size:,} bytes")})
+
+
+def _part_without_runs(part: msgspec.Raw) -> bytes | None:
+    value = decode(part)
+    text = value.get("text") if isinstance(value, dict) else None
+    edited = _without_runs(_ANYWHERE, text) if isinstance(text, str) else text
+    return None if edited == text else with_fields(part, {"text": msgspec.json.encode(edited)})
 
 
 class _Part(msgspec.Struct):
@@ -80,12 +114,12 @@ def _may_have_runs(content: msgspec.Raw) -> bool:
     return b";base64," in raw or len(raw) > _CHARS_A_WORD * (raw.count(b" ") + raw.count(b"\\n") + 1)
 
 
-def _without_runs(note: _Lazy, text: str) -> str:
+def _without_runs(note: _Notes, text: str) -> str:
     edited = _RUN.sub(lambda run: _instead_of(run[0], note), text)
     is_json = edited != text and text.lstrip()[:1] in {"{", "["} and decode(text.encode()) is not None
     return text if is_json and decode(edited.encode()) is None else edited
 
 
-def _instead_of(run: str, note: _Lazy) -> str:
+def _instead_of(run: str, note: _Notes) -> str:
     """A run of digits alone may be a number."""
     return note.about(f"base64 of {len(run):,} characters") if _LETTER.search(run[:256]) else run
