@@ -6,13 +6,13 @@ Hermes Agent 0.19.0 and OpenClaw 2026.9.6 were recorded to do.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
 
 from governor.tokens.digests import decode_fields, digest_loosely, digest_message, parse_arguments, text_of
+from governor.tokens.volatile import volatile_changes
 
 CARRIER_MARK = b"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 _SUMMARY_MARKS = (b"[CONTEXT COMPACTION", b"The conversation history before this point was compacted")
@@ -105,15 +105,6 @@ def first_difference(one: bytes, other: bytes) -> int:
     return low
 
 
-_VOLATILE = re.compile(
-    r"\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
-    r"|\b(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
-    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b"
-    r"|\b[ap]m\b|\b(?=[0-9a-f-]*[0-9])[0-9a-f][0-9a-f-]{3,}\b|\d+(?:[.,:]\d+)*",
-    re.IGNORECASE,
-)
-
-
 def _cause(old_raw: bytes, new_raw: bytes) -> BreakCause:
     old, new = decode_fields(old_raw), decode_fields(new_raw)
     if old is None or new is None or old.get("role") != new.get("role"):
@@ -121,8 +112,8 @@ def _cause(old_raw: bytes, new_raw: bytes) -> BreakCause:
     if digest_loosely(old_raw) == digest_loosely(new_raw):
         return _harmless_cause(old, new)
     if old.get("role") in ("system", "developer"):
-        same = _VOLATILE.sub("#", text_of(old.get("content"))) == _VOLATILE.sub("#", text_of(new.get("content")))
-        return BreakCause.VOLATILE if same else BreakCause.SYSTEM_CHANGED
+        changes = volatile_changes(text_of(old.get("content")), text_of(new.get("content")))
+        return BreakCause.SYSTEM_CHANGED if changes is None else BreakCause.VOLATILE
     return BreakCause.EDITED
 
 
