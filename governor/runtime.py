@@ -20,17 +20,22 @@ from governor.clock import Clock
 from governor.errors import ConfigError
 from governor.events import EventLog
 from governor.gateway.admin import AdminPages, HealthPages, ModelPages
+from governor.gateway.answering import Answering
 from governor.gateway.app import build_app
 from governor.gateway.body import BodyLimits
+from governor.gateway.compression import Compressor
 from governor.gateway.connection import HEAD_DEADLINE_S, STALL_DEADLINE_S
+from governor.gateway.drafting import Drafting
 from governor.gateway.engine_watch import EngineWatch, WatchTimes
 from governor.gateway.generate import Services
+from governor.gateway.heads import Heads
 from governor.gateway.history import History
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Planner
 from governor.gateway.prewarm import Prewarmer
 from governor.gateway.relay import AnswerLimits
 from governor.gateway.server import GatewayServer
+from governor.gateway.shaping import Shaping
 from governor.gateway.sight import EngineSight
 from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
@@ -40,6 +45,7 @@ from governor.schedule.events import EngineMode
 from governor.schedule.loop import Admission
 from governor.settings import Secret
 from governor.snapshot import Snapshot, StoreView
+from governor.store.archive_model import Archive
 from governor.store.model import StoreHealth, TurnLog
 from governor.tokens.chain import SessionIndex
 from governor.tokens.counter import Counter
@@ -82,6 +88,7 @@ class Governor:
         counter: Counter,
         clock: Clock,
         turn_log: TurnLog,
+        archive: Archive,
         agents: AgentBook,
         policies: PolicyStore,
         admin_token: Secret,
@@ -112,20 +119,27 @@ class Governor:
         )
         self.sight = EngineSight(engine, self.admission, clock)
         self.prewarmer = Prewarmer(engine, self.admission)
+        planner = Planner(engine, self.sessions, counter)
+        self.heads = Heads(archive)
+        drafting = Drafting(engine, counter)
+        compressor = Compressor(engine, planner, self.heads, drafting, archive, self.events, clock)
+        answering = Answering(
+            engine, self.watch, self.admission, self.history, self.prewarmer, clock, config.answer_limits
+        )
         services = Services(
             engine=engine,
             watch=self.watch,
             agents=agents,
             policies=policies,
-            planner=Planner(engine, self.sessions, counter),
+            planner=planner,
+            shaping=Shaping(compressor),
             history=self.history,
             admission=self.admission,
-            prewarmer=self.prewarmer,
+            answering=answering,
             served=self.sight.served,
             book=self.book,
             clock=clock,
             body_limits=config.body_limits,
-            answer_limits=config.answer_limits,
             redactor=redactor,
             loopback_agent=config.loopback_agent,
         )

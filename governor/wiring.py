@@ -17,6 +17,7 @@ from governor.runtime import Governor, RuntimeConfig
 from governor.settings import Home, Secret
 from governor.store.database import sqlite_url
 from governor.store.home_id import ensure_home_id
+from governor.store.memory_archive import MemoryArchive
 from governor.store.model import StoreHealth
 from governor.store.turnlog import SqlTurnLog
 from governor.tokens.counter import Counter, EstimateCounter
@@ -88,6 +89,7 @@ def assembled(
             counter=counter or EstimateCounter(),
             clock=clock,
             turn_log=turn_log,
+            archive=MemoryArchive(),
             agents=agents,
             policies=policies,
             admin_token=admin_token,

@@ -18,7 +18,7 @@ from governor.policy.model import Policy
 from governor.tokens.chain import Located, SessionIndex, client_session_id, digest_head, trace_id
 from governor.tokens.counter import Counter
 from governor.tokens.model import PromptParts
-from governor.types import AgentName, TokenCount, TurnKind
+from governor.types import AgentName, SessionId, TokenCount, TurnKind
 from governor.wire.messages import text_of
 from governor.wire.request import GenerationRequest
 from serve.engine import Endpoint, Engine, ModelCard, TurnFacts
@@ -82,10 +82,18 @@ class Planner:
         session = client_session_id(
             headers, request.cache_key, text_of(first_user), text_of(request.system or leading_system)
         )
-        dialect = f"{request.endpoint.value} {request.model}"  # each is rendered in its own way
-        head = digest_head(dialect, prompt.tools)
         trace = trace_id(headers)
+        head = _head(request, prompt)
         return self._sessions.locate(agent, head, prompt.messages, session, tools=prompt.tools, trace=trace)
+
+    def locate_as_sent_on(
+        self, agent: AgentName, request: GenerationRequest, prompt: PromptParts, session: SessionId
+    ) -> Located:
+        """The same for a prompt that the engine is sent in place of the client's, in the client's session: such prompts
+        are a line of their own."""
+        head = _head(request, prompt)
+        located = self._sessions.locate(agent, head, prompt.messages, f"{session} as sent on", tools=prompt.tools)
+        return msgspec.structs.replace(located, session_id=session)
 
     def room_tokens(self, request: GenerationRequest, card: ModelCard, policy: Policy) -> int | None:
         """Most tokens of a prompt that leaves its answer all that it may write; ``None``: the window is not known."""
@@ -108,7 +116,7 @@ class Planner:
         window = effective_window(card.window_tokens, policy)
         if known is not None:
             return Measure(kind=kind, count=known, window_tokens=window)
-        count = await self._count(prompt, located)
+        count = await self.count(prompt, located)
         wanted, _ = wanted_cap(policy, kind, request.requested_cap)
         tight = window is not None and count.upper + wanted > window
         unsure = count.upper - count.tokens
@@ -132,8 +140,8 @@ class Planner:
         edits = edit(request, cap, policy.request, self._engine.capabilities, policy.output.thinking, facts)
         return TurnPlan(measure=measure, cap=cap, edits=edits)
 
-    async def _count(self, prompt: PromptParts, located: Located) -> TokenCount:
-        """Counted here, or in a thread while other turns go on, where much of the prompt was not counted before."""
+    async def count(self, prompt: PromptParts, located: Located) -> TokenCount:
+        """Counted without the engine; in a thread, while other turns go on, where much of it was not counted before."""
         parts = msgspec.structs.replace(prompt, known=located.known, digests=located.digests)
         if sum(map(len, prompt.messages[located.shared_messages :])) < _MUCH_TEXT_BYTES:
             return self._counter.count(parts)
@@ -143,6 +151,11 @@ class Planner:
         """The engine has reported what the prompt really was."""
         self._counter.learn(count, prompt_tokens)
         self._sessions.record(located, prompt_tokens=prompt_tokens)
+
+
+def _head(request: GenerationRequest, prompt: PromptParts) -> bytes:
+    """Each dialect and model is rendered in its own way."""
+    return digest_head(f"{request.endpoint.value} {request.model}", prompt.tools)
 
 
 def prompt_of(request: GenerationRequest) -> PromptParts:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from governor.policy.model import CompressionMode, CompressionPolicy, Policy, ShareOrTokens
+from governor.policy.model import CompressionPolicy, Policy, ShareOrTokens
 
 GOVERNED_FIELDS = frozenset(
     {
@@ -62,11 +62,6 @@ def contradictions(policy: Policy) -> Iterator[Contradiction]:
 
 def _compression(it: CompressionPolicy) -> Iterator[Contradiction]:
     """Only sizes of one measure can be compared here; a share and a number of tokens depend on the window."""
-    if it.mode is not CompressionMode.OFF:
-        yield Contradiction(
-            (("compression", "mode"),),
-            f"compression.mode ({it.mode.value}) is not available in this version: histories are not compressed yet",
-        )
     for smaller, larger, why in (
         ("target", "trigger", "it would be due again at once"),
         ("gain", "trigger", "no prompt at its trigger could free so much"),

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from governor.compress.heads import Covering
 from governor.types import AgentName, SessionId, TurnId
 
 
@@ -22,19 +23,11 @@ class LeftText(msgspec.Struct, frozen=True, kw_only=True):
     """One line for a person."""
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+class Head(Covering, frozen=True, kw_only=True):
     """The beginning of a conversation as the engine is sent it, in place of the client's. Never changed once made."""
 
     agent: AgentName
     session: SessionId
-    covered: int
-    """How many of the client's messages, from the first, it stands for."""
-    chain: bytes
-    """Digest of these messages, byte for byte."""
-    loose_chain: bytes
-    """Digest of what they mean, whatever their spaces, reasoning and key order."""
-    messages: tuple[bytes, ...]
-    """As JSON."""
     made_at: float
     """Unix time in seconds."""
     before_tokens: int

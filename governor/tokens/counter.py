@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Protocol
@@ -45,6 +46,11 @@ class Counter(Protocol):
 
         Remembers. Raises nothing: what cannot be read is estimated by its bytes.
         """
+        ...
+
+    def sizes(self, messages: Sequence[bytes]) -> list[int]:
+        """Tokens of each message, its framing and its reasoning included, whether or not the template would show that.
+        For weighing them against each other: a whole prompt is not their sum."""
         ...
 
     def learn(self, counted: TokenCount, reported_prompt_tokens: int) -> None:
@@ -100,6 +106,15 @@ class EstimateCounter:
                 self._counted.popitem(last=False)
         return counted
 
+    def sizes(self, messages: Sequence[bytes]) -> list[int]:
+        return [
+            round(
+                self._messages.get(digest_message(raw), lambda raw=raw: self.message(raw)).usual  # type: ignore[misc]
+                + _reasoning_tokens(raw)
+            )
+            for raw in messages
+        ]
+
     def learn(self, counted: TokenCount, reported_prompt_tokens: int) -> None:
         with self._lock:
             total = self._counted.get(counted)
@@ -149,6 +164,14 @@ class EstimateCounter:
             margin_below=math.ceil(below),
             source=source,
         )
+
+
+def _reasoning_tokens(raw: bytes) -> float:
+    """Of the fields that :meth:`EstimateCounter.message` takes for left out, as most templates leave them."""
+    if b'"reasoning' not in raw:
+        return 0.0
+    fields = decode_fields(raw) or {}
+    return max(_text_range(fields.get(key)).usual for key in ("reasoning_content", "reasoning"))
 
 
 def _text_range(value: object) -> Range:
@@ -206,6 +229,21 @@ class TokenizerCounter:
         return TokenCount(
             tokens=tokens + images * self._image.tokens, margin=slack + images * self._image.margin, source="estimate"
         )
+
+    def sizes(self, messages: Sequence[bytes]) -> list[int]:
+        sizes, before = [], "user"
+        for raw in messages:
+            try:
+                message = self._messages.get(
+                    (digest_message(raw), before),
+                    lambda raw=raw, before=before: self._message(raw, before),  # type: ignore[misc]
+                )
+            except (TemplateFailed, _Unreadable):
+                sizes += self._estimate.sizes([raw])
+                continue
+            before = message.kind
+            sizes.append(message.tokens + message.images * self._image.tokens)
+        return sizes
 
     def learn(self, counted: TokenCount, reported_prompt_tokens: int) -> None:
         self._estimate.learn(counted, reported_prompt_tokens)

@@ -6,13 +6,14 @@ content as part lists, unparsable tool-call arguments, ``reasoning_content`` any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from governor.errors import BadRequest
 from governor.wire.jsonobject import JsonObject
+from governor.wire.messages import joined
 from serve.engine import Endpoint
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -56,6 +57,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     def requested_cap(self) -> int | None:
         """The smallest cap the client gave."""
         return min(self.caps.values(), default=None)
+
+
+def with_messages(request: GenerationRequest, messages: Sequence[bytes | msgspec.Raw]) -> GenerationRequest:
+    """The same chat with other messages, all else byte for byte. Raises :class:`BadRequest` for messages that could not
+    have come from a client."""
+    json = JsonObject(request.json.edited({"messages": joined(messages)}))
+    items, roles = _messages(json, ROLES)
+    return msgspec.structs.replace(request, json=json, messages=items, roles=roles)
 
 
 def parse(endpoint: Endpoint, body: bytes) -> GenerationRequest:

@@ -26,7 +26,6 @@ SHIPPED = load_shipped(shipped_folder())
         ('stages = ["trim", "gzip"]', "stages", "expected list of `reasoning`, `repeated`"),
         ("trigger = 0", "trigger", "Expected `float` > 0"),
         ('mode = "enfoce"', "mode", "did you mean 'enforce'?"),
-        ('mode = "enforce"', "mode", "not available in this version"),
     ],
 )
 def test_contradictions(text: str, key: str, reason: str) -> None:

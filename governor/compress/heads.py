@@ -1,0 +1,129 @@
+"""Which of a conversation's heads a prompt goes on with. Pure; what is kept here is bounded, and lost at no harm: the
+archive has it too.
+
+A head stands for the client's first messages. It is found by them: byte for byte, or else by what they mean, since
+clients drop old reasoning, write arguments anew or leave out names when they send a history again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+_DIGEST_BYTES = 16
+
+
+class Covering(msgspec.Struct, frozen=True, kw_only=True):
+    """A head: what the engine is sent in place of a client's first ``covered`` messages."""
+
+    covered: int
+    chain: bytes
+    """:func:`chain_of` the digests of these messages."""
+    loose_chain: bytes
+    """The same of their loose digests."""
+    messages: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return sum(map(len, self.messages))
+
+
+class Found(msgspec.Struct, frozen=True):
+    head: Covering
+    exactly: bool
+    """``False``: what it covers was sent in other bytes this time, and means the same."""
+
+
+def chain_of(digests: Sequence[bytes]) -> bytes:
+    """Names a beginning of a conversation."""
+    return blake2b(b"".join(digests), digest_size=_DIGEST_BYTES).digest()
+
+
+def find(heads: Sequence[Covering], digests: Sequence[bytes], loosely: Callable[[], Sequence[bytes]]) -> Found | None:
+    """The head that covers most of a prompt; among equals the latest. ``digests``: of the prompt's messages;
+    ``loosely``: the loose ones, asked for only where no head is found without."""
+    within = [head for head in heads if 0 < head.covered <= len(digests)]
+    exact = _closest(within, lambda head: head.chain, digests)
+    if exact is not None or not within:
+        return None if exact is None else Found(exact, exactly=True)
+    loose = _closest(within, lambda head: head.loose_chain, loosely())
+    return None if loose is None else Found(loose, exactly=False)
+
+
+def _closest(
+    heads: Sequence[Covering], chain: Callable[[Covering], bytes], digests: Sequence[bytes]
+) -> Covering | None:
+    names: dict[int, bytes] = {}
+    best: Covering | None = None
+    for head in heads:
+        if best is not None and head.covered < best.covered:
+            continue
+        name = names.get(head.covered)
+        if name is None:
+            name = names[head.covered] = chain_of(digests[: head.covered])
+        if chain(head) == name:
+            best = head
+    return best
+
+
+def next_covered(before: Covering | None, covered: int) -> int:
+    """How many of the client's messages a new head stands for, given how many messages of the prompt as the engine saw
+    it the plan has covered. A change within the old head leaves all that the old head stands for covered."""
+    if before is None:
+        return covered
+    return before.covered + max(0, covered - len(before.messages))
+
+
+class HeadBook:
+    """Heads by conversation. The least recently used conversations go first. To be used from one thread."""
+
+    def __init__(self, most_bytes: int = 64 * 1024 * 1024, per_conversation: int = 8) -> None:
+        self._most_bytes = most_bytes
+        self._per_conversation = per_conversation
+        self._heads: OrderedDict[Hashable, list[Covering]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __contains__(self, conversation: Hashable) -> bool:
+        """Whether it is known what heads it has, none included."""
+        return conversation in self._heads
+
+    def of(self, conversation: Hashable) -> Sequence[Covering]:
+        """The latest last. It counts as used."""
+        heads = self._heads.get(conversation)
+        if heads is None:
+            return ()
+        self._heads.move_to_end(conversation)
+        return tuple(heads)
+
+    def add(self, conversation: Hashable, *heads: Covering) -> None:
+        """Changes state. Called without heads it notes that there are none so far."""
+        held = self._heads.setdefault(conversation, [])
+        self._heads.move_to_end(conversation)
+        for head in heads:
+            self._bytes += head.size
+            held.append(head)
+        while len(held) > self._per_conversation:
+            self._bytes -= held.pop(0).size
+        while self._bytes > self._most_bytes or len(self._heads) > _MOST_CONVERSATIONS:
+            _, gone = self._heads.popitem(last=False)
+            self._bytes -= sum(head.size for head in gone)
+
+    def check_integrity(self) -> None:
+        """Raises :class:`AssertionError`. Changes nothing."""
+        held = sum(head.size for head in self._all())
+        if held != self._bytes or held > self._most_bytes:
+            raise AssertionError(f"head book: {held} bytes held, {self._bytes} counted, {self._most_bytes} allowed")
+
+    def _all(self) -> Iterator[Covering]:
+        for heads in self._heads.values():
+            yield from heads
+
+
+_MOST_CONVERSATIONS = 2048

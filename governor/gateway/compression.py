@@ -1,0 +1,234 @@
+"""Compression in the way of a turn: the frozen head goes in, and a prompt over its trigger is made shorter, or stays.
+
+The order: head -> count -> may it be tried -> plan -> exact count of what came out -> accepted or not. Only an accepted
+plan changes what is sent; it is frozen as the conversation's next head and archived with all that left the prompt.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+from governor import events
+from governor.clock import Clock
+from governor.compress.heads import chain_of, next_covered
+from governor.compress.limits import Limits, limits_of
+from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
+from governor.errors import ContextOverflow
+from governor.gateway.drafting import Drafted, Drafting
+from governor.gateway.heads import Heads
+from governor.gateway.planner import Planner, prompt_of
+from governor.gateway.shaped import Shaped
+from governor.gateway.turn import Turn
+from governor.output.caps import effective_window, wanted_cap
+from governor.output.kinds import turn_kind
+from governor.policy.model import CompressionMode, Exhausted, Policy
+from governor.store.archive_model import Archive, CompactedBy, Compaction, Head
+from governor.types import TokenCount, TurnKind
+from governor.wire.request import with_messages
+from serve.engine import Endpoint, Engine, ModelCard
+
+_MAIN = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
+"""Side calls go on from a head, and are never made shorter themselves."""
+_MOST_SESSIONS = 1024
+
+
+class _Session(msgspec.Struct):
+    """What is remembered of a conversation's attempts."""
+
+    record: Record = Record()
+    told: bool = False
+    """The client has had its overflow for this row of misses."""
+
+
+class Compressor:
+    """One per governor, on its event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        planner: Planner,
+        heads: Heads,
+        drafting: Drafting,
+        archive: Archive,
+        event_log: events.EventLog,
+        clock: Clock,
+    ) -> None:
+        self._engine = engine
+        self._planner = planner
+        self.heads = heads
+        self._drafting = drafting
+        self._archive = archive
+        self._events = event_log
+        self._clock = clock
+        self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
+
+    async def shaped(self, turn: Turn, sent: Shaped, card: ModelCard, policy: Policy) -> Shaped:
+        """Raises :class:`~governor.errors.ContextOverflow` once for a history that cannot be made shorter."""
+        wanted = policy.compression
+        window = effective_window(card.window_tokens, policy)
+        if sent.request.endpoint is not Endpoint.CHAT or wanted.mode is CompressionMode.OFF or window is None:
+            return sent
+        now = await self._with_head(turn, sent) if wanted.mode is CompressionMode.ENFORCE else sent
+        if turn_kind(sent.request) not in _MAIN:
+            return now
+        limits = limits_of(wanted, window)
+        count = await self._planner.count(now.prompt, now.located)
+        session = self._session(turn, now)
+        session.record = on_prompt(session.record, count.upper, limits)
+        session.told = session.told and session.record.misses > 0
+        if count.upper < limits.trigger_tokens or session.record.misses >= wanted.attempts:
+            return now
+        count = await self._exactly(now.request.json.body, count)
+        now = msgspec.structs.replace(now, count=count if count.exact else None)
+        digest = digest_prompt(now.prompt.messages, now.prompt.tools)
+        permit = can_try(
+            session.record,
+            digest,
+            count.tokens,
+            limits=limits,
+            attempts=wanted.attempts,
+            cooldown_tokens=wanted.cooldown_tokens,
+        )
+        if permit is not Permit.TRY:
+            return now
+        return await self._tried(turn, sent, now, count, digest, session, policy, limits, window)
+
+    async def _tried(
+        self,
+        turn: Turn,
+        sent: Shaped,
+        now: Shaped,
+        count: TokenCount,
+        digest: bytes,
+        session: _Session,
+        policy: Policy,
+        limits: Limits,
+        window: int,
+    ) -> Shaped:
+        began = self._clock.monotonic()
+        cap, _ = wanted_cap(policy, turn_kind(now.request), now.request.requested_cap)
+        fits = count.upper + cap <= window
+        drafted = await self._drafting.drafted(now, count, policy.compression, limits, fits=fits)
+        if drafted is None:
+            return now
+        took_ms = (self._clock.monotonic() - began) * 1000
+        attempt = Attempt(
+            before_digest=digest,
+            before_tokens=count.tokens,
+            after_digest=None if drafted.shaped is None else drafted.digest,
+            after_tokens=drafted.after_tokens or 0,
+        )
+        compaction = self._compaction(turn, now, count, drafted, took_ms)
+        if policy.compression.mode is CompressionMode.OBSERVE:
+            # Not tried again before the prompt has grown, as an accepted one would not be.
+            session.record = msgspec.structs.replace(session.record, last_tokens=count.tokens)
+            self._tell(turn, msgspec.structs.replace(compaction, outcome="would" if drafted.plan else "no_result"))
+            return now
+        outcome, session.record = judge(session.record, attempt, limits)
+        compaction = msgspec.structs.replace(compaction, outcome=outcome.value)
+        if outcome is Outcome.ACCEPTED and drafted.shaped is not None:
+            return self._accepted(turn, sent, now, drafted, compaction)
+        self._tell(turn, compaction)
+        exhausted = session.record.misses >= policy.compression.attempts
+        if exhausted and policy.compression.exhausted is Exhausted.OVERFLOW and not session.told:
+            session.told = True
+            raise ContextOverflow(
+                prompt_tokens=count.tokens,
+                window_tokens=window,
+                reserve_tokens=max(cap, window - limits.trigger_tokens),
+                detail=f"(The governor could not make it shorter: {compaction.detail or outcome.value}.)",
+            )
+        return now
+
+    def _accepted(self, turn: Turn, sent: Shaped, now: Shaped, drafted: Drafted, compaction: Compaction) -> Shaped:
+        """Freeze what came out as the conversation's head, and keep what left."""
+        plan, shaped = drafted.plan, drafted.shaped
+        if plan is None or shaped is None:
+            raise ValueError("nothing was accepted")
+        covered = next_covered(now.head, plan.covered)
+        behind = sum(1 for origin in plan.origins if origin is not None and origin >= plan.covered)
+        loose = self.heads.loosely(sent.prompt.messages[:covered], sent.located.digests[:covered])
+        head = Head(
+            agent=turn.agent,
+            session=sent.located.session_id,
+            covered=covered,
+            chain=chain_of(sent.located.digests[:covered]),
+            loose_chain=chain_of(loose),
+            messages=tuple(bytes(raw) for raw in plan.messages[: len(plan.messages) - behind]),
+            made_at=compaction.at,
+            before_tokens=compaction.before_tokens or 0,
+            after_tokens=compaction.after_tokens or 0,
+        )
+        self.heads.add(head)
+        self._archive.keep(head, drafted.left, compaction)
+        self._publish(compaction)
+        located = self._planner.locate_as_sent_on(turn.agent, shaped.request, shaped.prompt, sent.located.session_id)
+        done = f"compressed: {compaction.before_tokens:,} -> {compaction.after_tokens:,} tokens ({compaction.stages})"
+        return msgspec.structs.replace(shaped, located=located, head=head, edits=(*sent.edits, done))
+
+    async def _with_head(self, turn: Turn, sent: Shaped) -> Shaped:
+        """The prompt with the head that stands for its beginning, if there is one."""
+        messages, located = sent.prompt.messages, sent.located
+        found = await self.heads.find(turn.agent, located.session_id, messages, located.digests)
+        if found is None:
+            return sent
+        head = found.head
+        if not found.exactly:
+            turn.note("compressed_head_rewritten: the client sent what it covers in other bytes")
+        request = with_messages(sent.request, (*head.messages, *messages[head.covered :]))
+        prompt = prompt_of(request)
+        located = self._planner.locate_as_sent_on(turn.agent, request, prompt, located.session_id)
+        edits = (*sent.edits, f"head: {len(head.messages)} for {head.covered} messages")
+        return msgspec.structs.replace(sent, request=request, prompt=prompt, located=located, head=head, edits=edits)
+
+    async def _exactly(self, body: bytes, count: TokenCount) -> TokenCount:
+        if count.exact or not self._engine.capabilities.counts_prompts:
+            return count
+        return await self._engine.count_prompt(Endpoint.CHAT, body) or count
+
+    def _session(self, turn: Turn, now: Shaped) -> _Session:
+        key = (turn.agent, now.located.session_id)
+        session = self._sessions.setdefault(key, _Session())
+        self._sessions.move_to_end(key)
+        while len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+    def _compaction(self, turn: Turn, now: Shaped, count: TokenCount, drafted: Drafted, took_ms: float) -> Compaction:
+        return Compaction(
+            turn_id=turn.turn_id,
+            agent=turn.agent,
+            session=now.located.session_id,
+            at=self._clock.wall(),
+            by=CompactedBy.GOVERNOR,
+            outcome="",
+            before_tokens=count.tokens,
+            after_tokens=drafted.after_tokens,
+            stages=drafted.stages,
+            detail=drafted.detail,
+            took_ms=round(took_ms, 1),
+            summary_turn=drafted.summary_turn,
+        )
+
+    def _tell(self, turn: Turn, compaction: Compaction) -> None:
+        """Of a try that changed nothing."""
+        after = "?" if compaction.after_tokens is None else f"{compaction.after_tokens:,}"
+        turn.note(f"compression_{compaction.outcome}: {compaction.before_tokens:,} -> {after} tokens")
+        self._archive.note(compaction)
+        self._publish(compaction)
+
+    def _publish(self, compaction: Compaction) -> None:
+        self._events.publish(
+            events.Compacted(
+                at=compaction.at,
+                turn_id=compaction.turn_id,
+                agent=compaction.agent,
+                by=compaction.by.value,
+                outcome=compaction.outcome,
+                before_tokens=compaction.before_tokens,
+                after_tokens=compaction.after_tokens,
+                detail=compaction.detail or compaction.stages,
+            )
+        )

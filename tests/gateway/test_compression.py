@@ -1,0 +1,107 @@
+"""Histories that grow over their trigger are made shorter on the way to the engine, and stay cached."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.histories import log, prose, seeded
+from governor.store.model import TurnClosed
+from tests.harness import Governed, governed
+from tests.twin_server import WEATHER, Running, small_machine, twin_server
+
+WINDOW = 16_384
+ENFORCE = """
+[compression]
+mode = "enforce"
+stages = ["reasoning", "repeated", "superseded", "images", "oversized", "trim", "stub", "drop"]
+cooldown_tokens = 512
+"""
+CHUNK = 1024
+"""Of a prefill: as far apart are the states that a prompt can be resumed from."""
+
+
+@pytest.fixture
+async def twin() -> AsyncIterator[Running]:
+    machine = small_machine(context_tokens=WINDOW, tiers={"device_tokens": 65_536, "host_tokens": 65_536})
+    async with twin_server(machine) as running:
+        yield running
+
+
+@pytest.fixture
+async def gateway(twin: Running, tmp_path: Path) -> AsyncIterator[Governed]:
+    """Alice's prompts are made shorter, bob's are observed, carol's are left alone."""
+    policies = {"alice": ENFORCE, "bob": ENFORCE.replace("enforce", "observe")}
+    async with governed(
+        twin.url, tmp_path, engine_kind="sglang", agents=("alice", "bob", "carol"), policies=policies
+    ) as gov:
+        yield gov
+        await gov.assert_idle()
+        await twin.until_idle()
+
+
+class ToolLoop:
+    """A client that sends its whole history with every call, as all of them do."""
+
+    def __init__(self, gateway: Governed, agent: str) -> None:
+        self._gateway = gateway
+        self._agent = agent
+        self._random = seeded(7)
+        self.messages: list[dict[str, Any]] = [
+            {"role": "system", "content": "You are a careful engineer. " * 20},
+            {"role": "user", "content": "Find out why the tests of the cache fail."},
+        ]
+
+    async def step(self, number: int, lines: int = 30) -> None:
+        """One call, and the result of the tool that it would have asked for."""
+        answer = await self._gateway.chat(
+            self._agent, model="tiny-hybrid", messages=self.messages, tools=[WEATHER], max_tokens=16
+        )
+        answer.raise_for_status()
+        call = {"id": f"call_{number}", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
+        call["function"] = {
+            "name": "terminal",
+            "arguments": msgspec.json.encode({"command": f"make {number}"}).decode(),
+        }
+        self.messages += [
+            {"role": "assistant", "content": prose(self._random, 8), "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"call_{number}", "content": log(self._random, lines)},
+        ]
+
+
+async def steps(gateway: Governed, agent: str, count: int) -> list[TurnClosed]:
+    loop = ToolLoop(gateway, agent)
+    for number in range(count):
+        await loop.step(number)
+    return await gateway.ends()
+
+
+async def test_a_history_over_its_trigger_gets_short_once_and_goes_on_from_there(gateway: Governed) -> None:
+    ends = await steps(gateway, "alice", 26)
+    sizes = [end.usage.prompt_tokens or 0 for end in ends]
+    [at] = [index for index, end in enumerate(ends) if any(edit.startswith("compressed") for edit in end.edits)]
+    assert sizes[at] <= WINDOW // 2 < WINDOW * 0.8 - 1000 < sizes[at - 1]
+    assert ends[at].prompt_tokens_counted == sizes[at]
+    for before, turn in pairwise(ends[at:]):
+        assert turn.edits[0].startswith("head: ")
+        known = before.usage.prompt_tokens or 0
+        assert known - CHUNK <= (turn.usage.cached_tokens or 0) < (turn.usage.prompt_tokens or 0) < known + 1000
+
+
+async def test_what_is_only_observed_is_sent_as_it_is(gateway: Governed) -> None:
+    ends = await steps(gateway, "bob", 24)
+    sizes = [end.usage.prompt_tokens or 0 for end in ends]
+    assert sizes == sorted(sizes)
+    told = [flag for end in ends for flag in end.flags if flag.startswith("compression_would: ")]
+    assert told
+    assert not [edit for end in ends for edit in end.edits if "compressed" in edit or "head" in edit]
+
+
+async def test_without_a_policy_nothing_is_looked_at(gateway: Governed) -> None:
+    ends = await steps(gateway, "carol", 24)
+    assert not [flag for end in ends for flag in end.flags if "compress" in flag]
