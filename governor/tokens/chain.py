@@ -16,13 +16,7 @@ from itertools import count
 import msgspec
 
 from governor.tokens.breaks import Break, BreakCause, diagnose_messages, diagnose_tools, first_difference
-from governor.tokens.digests import (
-    DIGEST_BYTES,
-    MessageDigest,
-    digest_head,
-    digest_loosely,
-    digest_message,
-)
+from governor.tokens.digests import DIGEST_BYTES, MessageDigest, digest_head, digest_loosely, digest_message
 from governor.tokens.model import KnownPrefix
 from governor.tokens.session_ids import client_session_id, trace_id
 from governor.types import AgentName, PromptShape, SessionId
@@ -59,56 +53,10 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
     digests: tuple[MessageDigest, ...]
     path: int
     """For :meth:`SessionIndex.record`."""
+    parent: int | None = None
+    """The path that a branch broke off from."""
     broke_at: Break | None = None
     known: KnownPrefix | None = None
-
-
-class _Prompt:
-    """A prompt with its digests, each computed once."""
-
-    __slots__ = ("chain", "digests", "head", "messages", "start", "tools")
-
-    def __init__(self, head: bytes, messages: Sequence[bytes], tools: bytes | None) -> None:
-        self.head = head
-        self.messages = messages
-        self.tools = tools
-        self.digests = tuple(digest_message(raw) for raw in messages)
-        self.chain = b"".join(self.digests)
-        self.start = _opening_at(messages)
-        """Index of the opening message: the first that is not a system prompt."""
-
-    @property
-    def opening(self) -> bytes:
-        return self.digests[self.start] if self.digests else b""
-
-
-class _Path:
-    """One prompt of a session and the depths at which earlier prompts along it ended."""
-
-    __slots__ = ("digests", "head", "id", "opening", "raw", "sent", "session", "tools")
-
-    def __init__(self, id_: int, session: _Session, head: bytes) -> None:
-        self.id = id_
-        self.session = session
-        self.head = head
-        self.opening = b""
-        self.digests = b""
-        self.sent: OrderedDict[int, int | None] = OrderedDict()
-        self.raw: tuple[bytes, ...] | None = None
-        self.tools: bytes | None = None
-
-    @property
-    def messages(self) -> int:
-        return len(self.digests) // DIGEST_BYTES
-
-
-class _Session:
-    __slots__ = ("agent", "id", "paths")
-
-    def __init__(self, agent: AgentName, id_: SessionId) -> None:
-        self.agent = agent
-        self.id = id_
-        self.paths: OrderedDict[int, _Path] = OrderedDict()
 
 
 class SessionIndex:
@@ -120,10 +68,10 @@ class SessionIndex:
 
     def __init__(self, limits: SessionLimits | None = None) -> None:
         self._limits = limits or SessionLimits()
-        self._sessions: OrderedDict[tuple[AgentName, SessionId], _Session] = OrderedDict()
-        self._of_agent: dict[AgentName, OrderedDict[SessionId, _Session]] = {}
-        self._paths: dict[int, _Path] = {}
-        self._openings: dict[tuple[AgentName, bytes], OrderedDict[int, _Path]] = {}
+        self._sessions: OrderedDict[tuple[AgentName, SessionId], Session] = OrderedDict()
+        self._of_agent: dict[AgentName, OrderedDict[SessionId, Session]] = {}
+        self._paths: dict[int, Path] = {}
+        self._openings: dict[tuple[AgentName, bytes], OrderedDict[int, Path]] = {}
         self._traces: OrderedDict[tuple[AgentName, str], SessionId] = OrderedDict()
         self._raw: OrderedDict[int, int] = OrderedDict()
         self._raw_bytes = 0
@@ -145,14 +93,14 @@ class SessionIndex:
         JSON. With a client's session id the session is the one of that id; else the one a trace id ties it to; else
         the agent's session that shares most of the beginning, at least the first message that is not a system prompt.
         """
-        prompt = _Prompt(head, messages, tools)
+        prompt = Prompt(head, messages, tools)
         named = self._named(agent, client_session, trace)
         session = self._sessions.get((agent, named)) if named is not None else None
         if named is not None:
-            best = _closest(session.paths.values(), prompt) if session else None
+            best = closest(session.paths.values(), prompt) if session else None
         else:
-            best = _closest(self._openings.get((agent, prompt.opening), {}).values(), prompt)
-            if best is not None and not _same_conversation(best, prompt):
+            best = closest(self._openings.get((agent, prompt.opening), {}).values(), prompt)
+            if best is not None and not same_conversation(best, prompt):
                 best = None
         if session is None:
             session = best.session if best else self._session(agent, named or _derive_id(agent, head, prompt.opening))
@@ -201,14 +149,14 @@ class SessionIndex:
             return _derive_id(agent, b"client", client_session.encode())
         return self._traces.get((agent, trace)) if trace is not None else None
 
-    def _session(self, agent: AgentName, id_: SessionId) -> _Session:
+    def _session(self, agent: AgentName, id_: SessionId) -> Session:
         session = self._sessions.get((agent, id_))
         if session is None:
-            session = self._sessions[agent, id_] = _Session(agent, id_)
+            session = self._sessions[agent, id_] = Session(agent, id_)
             self._of_agent.setdefault(agent, OrderedDict())[id_] = session
         return session
 
-    def _touch(self, session: _Session, trace: str | None) -> None:
+    def _touch(self, session: Session, trace: str | None) -> None:
         self._sessions.move_to_end((session.agent, session.id))
         self._of_agent[session.agent].move_to_end(session.id)
         if trace is not None:
@@ -217,13 +165,13 @@ class SessionIndex:
             while len(self._traces) > self._limits.traces:
                 self._traces.popitem(last=False)
 
-    def _relate(self, session: _Session, best: _Path | None, prompt: _Prompt) -> Located:
+    def _relate(self, session: Session, best: Path | None, prompt: _Prompt) -> Located:
         shape, shared, broke_at, known = PromptShape.FRESH, 0, None, None
         if best is not None:
-            shared = _shared(best.digests, prompt.chain)
-            shape, broke_at = _compare(best, prompt, shared)
+            shared = shared_messages(best.digests, prompt.chain)
+            shape, broke_at = compare(best, prompt, shared)
             if best.head == prompt.head and shape is not PromptShape.FRESH:
-                known = _known(best, shared)
+                known = known_prefix(best, shared)
         if best is not None and shape in (PromptShape.CONTINUATION, PromptShape.REPEAT):
             path = best
         else:
@@ -246,18 +194,19 @@ class SessionIndex:
             shared_messages=shared,
             digests=prompt.digests,
             path=path.id,
+            parent=best.id if best is not None and shape is PromptShape.BRANCH else None,
             broke_at=broke_at,
             known=known,
         )
 
-    def _branch(self, session: _Session, prompt: _Prompt, parent: _Path | None, shared: int) -> _Path:
-        path = _Path(next(self._next_path), session, prompt.head)
+    def _branch(self, session: Session, prompt: Prompt, parent: Path | None, shared: int) -> Path:
+        path = Path(next(self._next_path), session, prompt.head)
         session.paths[path.id] = self._paths[path.id] = path
         if parent is not None and parent.head == prompt.head:
             path.sent.update((depth, tokens) for depth, tokens in parent.sent.items() if depth <= shared)
         return path
 
-    def _enter(self, path: _Path, opening: bytes) -> None:
+    def _enter(self, path: Path, opening: bytes) -> None:
         """List the path under its opening message, as the latest used."""
         self._leave(path)
         path.opening = opening
@@ -271,7 +220,7 @@ class SessionIndex:
             if not listed:
                 del self._openings[key]
 
-    def _hold(self, path: _Path, prompt: _Prompt) -> None:
+    def _hold(self, path: Path, prompt: _Prompt) -> None:
         self._release(path)
         size = sum(map(len, prompt.messages)) + len(prompt.tools or b"")
         if size > self._limits.raw_bytes:
@@ -311,22 +260,6 @@ class SessionIndex:
         self._leave(path)
 
 
-class _Role(msgspec.Struct):
-    role: str = ""
-
-
-def _opening_at(messages: Sequence[bytes]) -> int:
-    """Index of the first message that is not a system prompt; the last index if all are."""
-    for index, raw in enumerate(messages):
-        try:
-            role = msgspec.json.decode(raw, type=_Role).role
-        except (msgspec.MsgspecError, RecursionError):
-            role = ""
-        if role not in ("system", "developer"):
-            return index
-    return max(0, len(messages) - 1)
-
-
 def _derive_id(agent: AgentName, *parts: bytes | str) -> SessionId:
     """The same id for the same beginning, so that a restarted governor goes on with the session."""
     hasher = blake2b(agent.encode(), digest_size=8)
@@ -335,64 +268,3 @@ def _derive_id(agent: AgentName, *parts: bytes | str) -> SessionId:
     return SessionId(hasher.hexdigest())
 
 
-def _shared(one: bytes, other: bytes) -> int:
-    """Messages that two chains of digests have in common from the first."""
-    return first_difference(one, other) // DIGEST_BYTES
-
-
-def _aligned(path: _Path, prompt: _Prompt) -> int:
-    """Messages in common from the opening one on, whatever the system prompt."""
-    skipped = prompt.start * DIGEST_BYTES
-    return _shared(path.digests[skipped:], prompt.chain[skipped:])
-
-
-def _closest(paths: Iterable[_Path], prompt: _Prompt) -> _Path | None:
-    """The path that shares most: under the same head first, then in messages; among equals the latest used."""
-    best, best_rank = None, (-1, -1, -1)
-    for path in paths:
-        shared = _shared(path.digests, prompt.chain)
-        rank = (shared if path.head == prompt.head else 0, shared, _aligned(path, prompt))
-        if rank >= best_rank:
-            best, best_rank = path, rank
-    return best
-
-
-_ENOUGH_UNDER_ANOTHER_SYSTEM = 2
-
-
-def _same_conversation(path: _Path, prompt: _Prompt) -> bool:
-    """True if two prompts without a session id belong together: system prompt and opening shared, or, under a system
-    prompt that changed, the opening and what followed it."""
-    return _shared(path.digests, prompt.chain) > prompt.start or _aligned(path, prompt) >= _ENOUGH_UNDER_ANOTHER_SYSTEM
-
-
-def _compare(path: _Path, prompt: _Prompt, shared: int) -> tuple[PromptShape, Break | None]:
-    """Shape of a prompt against the closest path, and where it broke off."""
-    if path.head == prompt.head:
-        if shared == path.messages and len(prompt.messages) > shared:
-            return PromptShape.CONTINUATION, None
-        if shared == len(prompt.messages):
-            sent_before = shared in path.sent or shared == path.messages
-            return (PromptShape.REPEAT if sent_before else PromptShape.BRANCH), None
-        broke_at = diagnose_messages(path.raw, prompt.messages, shared)
-    elif path.raw is None:
-        broke_at = Break(cause=BreakCause.UNKNOWN)
-    else:
-        broke_at = diagnose_tools(path.tools, prompt.tools)
-    if broke_at.cause is BreakCause.CARRIER_MOVED:
-        return PromptShape.CONTINUATION, broke_at
-    related = shared > prompt.start or broke_at.cause is BreakCause.COMPACTED or _aligned(path, prompt) > 0
-    return (PromptShape.BRANCH, broke_at) if related else (PromptShape.FRESH, None)
-
-
-_MOST_REMOVED = 2
-
-
-def _known(path: _Path, shared: int) -> KnownPrefix | None:
-    """The reported size that lies nearest to the end of what is shared."""
-    within = [(depth, tokens) for depth, tokens in path.sent.items() if tokens is not None and depth <= shared]
-    depth, tokens = max(within, default=(0, None))
-    whole = path.sent.get(path.messages)
-    if depth < shared and whole is not None and path.raw is not None and path.messages - shared <= _MOST_REMOVED:
-        return KnownPrefix(messages=shared, prompt_tokens=whole, removed=path.raw[shared:])
-    return None if tokens is None else KnownPrefix(messages=depth, prompt_tokens=tokens)

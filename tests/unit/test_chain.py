@@ -85,6 +85,7 @@ def test_a_background_review_branches_off_and_the_main_line_goes_on() -> None:
 
     assert (review.shape, review.shared_messages, cause(review)) == (PromptShape.BRANCH, 5, BreakCause.EDITED)
     assert (onward.shape, onward.shared_messages) == (PromptShape.CONTINUATION, 6)
+    assert (main.parent, review.parent, onward.parent) == (None, main.path, None)
     assert main.session_id == review.session_id == onward.session_id
 
 
