@@ -123,6 +123,7 @@ class Governor:
         self.heads = Heads(archive)
         drafting = Drafting(engine, counter)
         compressor = Compressor(engine, planner, self.heads, drafting, archive, self.events, clock)
+        self.shaping = Shaping(planner, compressor)
         answering = Answering(
             engine, self.watch, self.admission, self.history, self.prewarmer, clock, config.answer_limits
         )
@@ -132,7 +133,7 @@ class Governor:
             agents=agents,
             policies=policies,
             planner=planner,
-            shaping=Shaping(compressor),
+            shaping=self.shaping,
             history=self.history,
             admission=self.admission,
             answering=answering,

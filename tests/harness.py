@@ -110,6 +110,8 @@ class Governed:
         self.governor.admission.check_integrity()
         self.governor.sessions.check_integrity()
         self.governor.history.book.check_integrity()
+        self.governor.heads.book.check_integrity()
+        self.governor.shaping.stabiliser.check_integrity()
 
 
 @asynccontextmanager
