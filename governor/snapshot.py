@@ -108,6 +108,96 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     policy_problem: str | None = None
 
 
+class ResidencyView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one line of an agent's conversation is, as of its last answer. Tokens; ``None`` means that nobody knows,
+    which is not zero. ``l1 + l2 + l3 + unusable + missing + unknown`` is the context, unknown parts apart."""
+
+    agent: str
+    context: str
+    """Names the line; the same from turn to turn."""
+    session: str
+    context_tokens: int
+    """Its last prompt and answer."""
+    usable_tokens: int | None = None
+    """From where the engine would go on now: the sum of the three tiers."""
+    l1_tokens: int | None = None
+    l2_tokens: int | None = None
+    l3_tokens: int | None = None
+    """What each tier would serve."""
+    unusable_tokens: int | None = None
+    """Held in some tier, and of no use: KV behind the last state, or behind a hole."""
+    missing_tokens: int | None = None
+    """Nowhere: would be computed again."""
+    unknown_tokens: int = 0
+    """Of the context. Where it is not 0, the tiers are what is certain."""
+    why_unknown: str | None = None
+    shared_tokens: int | None = None
+    """From its start on: what other agents' contexts begin with, too. Part of the figures above."""
+    answered_at: float
+    """Unix time of its last answer."""
+
+
+class HolderView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose KV is in a tier. Each token is counted for one holder."""
+
+    agent: str | None
+    """``None``: of several agents' contexts, shared."""
+    tokens: int
+
+
+class TierView(msgspec.Struct, frozen=True, kw_only=True):
+    """One tier of the engine's cache, since the engine started or since it is listened to. ``None``: nobody knows."""
+
+    tier: str
+    """``L1``, ``L2`` or ``L3``."""
+    capacity_tokens: int | None = None
+    held_tokens: int | None = None
+    holders: tuple[HolderView, ...] = ()
+    """Of what is held; what is left is of no conversation's last state that is known here."""
+    held_states: int | None = None
+    state_slots: int | None = None
+    """States it has room for, those that running requests work in included."""
+    written_tokens: int | None = None
+    written_states: int | None = None
+    served_tokens: int | None = None
+    written_bytes: float | None = None
+    held_bytes: float | None = None
+    served_bytes: float | None = None
+    served_per_written: float | None = None
+    write_amplification: float | None = None
+    """Tokens written into it for each token computed."""
+    complaint: str | None = None
+    """It takes and does not give."""
+
+
+class PredictionView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the residency index said of prompts just before the engine was asked, against what the answers say."""
+
+    turns: int = 0
+    """Compared."""
+    within_page: int = 0
+    """Cached tokens predicted to within a page."""
+    tier_turns: int = 0
+    """Turns whose answers told the tiers."""
+    tier_right: int = 0
+    """Each tier within a page."""
+    unknown: int = 0
+    """Turns nothing was predicted of, or whose answers did not tell."""
+
+
+class CacheView(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's cache and whose contexts are in it."""
+
+    contexts: tuple[ResidencyView, ...] = ()
+    """The last answered first."""
+    tiers: tuple[TierView, ...] = ()
+    predicted: PredictionView = PredictionView()
+    predicted_lately: PredictionView = PredictionView()
+    """Of the last 200 turns."""
+    unknown: str | None = None
+    """Why nothing is known of it; ``None`` where something is."""
+
+
 class StoreView(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     pending: int
@@ -126,5 +216,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     agents: tuple[AgentView, ...] = ()
     turns: tuple[TurnView, ...] = ()
     queue: QueueView = QueueView()
+    cache: CacheView = CacheView()
     store: StoreView
     alerts: tuple[str, ...] = ()

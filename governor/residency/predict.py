@@ -1,0 +1,146 @@
+"""What a context finds in the cache now: from where the engine can go on, and which tier serves it.
+
+The rules are SGLang's (0.5.23 ``unified_tree_core.py`` match, ``unified_radix_cache.py`` load-back and prefetch;
+``docs/design/residency.md``):
+
+* a prompt matches whole pages of all but its last token, from its first page on, while KV is in L1 or L2;
+* a hybrid model goes on from the deepest matched page that has a state in L1 or L2, a dense one from the deepest;
+* L1 serves up to the deepest such place that has all of it in L1; what lies between is L2's;
+* from there on L3 is asked, for no less than a least span, and gives pages without a hole, of a hybrid model up to the
+  deepest one with a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from governor.residency.blocks import ANY_KV, L1_KV, L1_STATE, L2_KV, L3_KV, L3_STATE, NEAR_KV, NEAR_STATE, Knowledge
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one engine."""
+
+    l3_least_tokens: int = 256
+    """A shorter span is not asked of L3 (``prefetch_threshold``)."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one context, in tokens. ``None``: nobody knows. What is known adds up to ``context_tokens``, with what is in
+    no whole page as missing."""
+
+    context_tokens: int
+    l1_tokens: int | None = None
+    l2_tokens: int | None = None
+    l3_tokens: int | None = None
+    """These three are served if it goes on now."""
+    unusable_tokens: int | None = None
+    """Held in some tier, and not to be gone on from: KV behind the last state, or behind a hole."""
+    missing_tokens: int | None = None
+    """Nowhere: to be computed."""
+    unknown_tokens: int = 0
+    """Of the context, what nobody can tell of. Where it is not 0, what is served is at least the sum of the tiers."""
+    why_unknown: str | None = None
+
+    @property
+    def usable_tokens(self) -> int | None:
+        """From where it goes on; ``None`` where that is not known."""
+        if None in (self.l1_tokens, self.l2_tokens, self.l3_tokens):
+            return None
+        return (self.l1_tokens or 0) + (self.l2_tokens or 0) + (self.l3_tokens or 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing about it is unknown."""
+        return self.usable_tokens is not None and not self.unknown_tokens
+
+
+def predict(
+    pages: Sequence[int],
+    context_tokens: int,
+    flags: Callable[[int], int],
+    known: Knowledge,
+    rules: Rules,
+) -> Prediction:
+    """``pages``: of the context, whole ones. ``flags``: of each page, where it is. Linear in the pages."""
+    page_tokens = known.page_tokens
+    if why := _why_unknown(known):
+        return Prediction(context_tokens=context_tokens, unknown_tokens=context_tokens, why_unknown=why)
+    if page_tokens is None:  # nothing was ever cached
+        return Prediction(
+            context_tokens=context_tokens,
+            l1_tokens=0,
+            l2_tokens=0,
+            l3_tokens=0,
+            unusable_tokens=0,
+            missing_tokens=context_tokens,
+        )
+    needs_state = known.has_states is True
+    here = [flags(page) for page in pages]
+    matched, device, best = _matched(here, needs_state)
+    host = sum(1 for each in here[device:best] if each & L2_KV)
+    least_pages = max(1, -(-rules.l3_least_tokens // page_tokens))
+    is_backed = best == 0 or here[best - 1] & L2_KV
+    disk = _found_in_l3(here, best, needs_state) if is_backed and len(here) - best >= least_pages else 0
+    disk = disk if disk >= least_pages else 0
+    usable = device + host + disk
+    held = sum(1 for each in here if each & ANY_KV)
+    unknown = 0 if known.kv_whole or matched == len(here) else len(here) - max(matched, best + disk)
+    l3_unknown = not known.l3 and len(here) - best - disk >= least_pages
+    if l3_unknown:
+        unknown = len(here) - best - disk
+    # Behind the known part a page that is held is known to be of no use, or is not known to be.
+    unusable = 0 if unknown else max(0, held - usable)
+    rest = context_tokens - (usable + unusable + unknown) * page_tokens
+    return Prediction(
+        context_tokens=context_tokens,
+        l1_tokens=device * page_tokens,
+        l2_tokens=host * page_tokens,
+        l3_tokens=None if l3_unknown and not disk else disk * page_tokens,
+        unusable_tokens=unusable * page_tokens,
+        missing_tokens=max(0, rest),
+        unknown_tokens=unknown * page_tokens,
+        why_unknown=None if not unknown else _L3_UNKNOWN if l3_unknown else _KV_UNKNOWN,
+    )
+
+
+_L3_UNKNOWN = "what L3 had before is not known"
+_KV_UNKNOWN = "what the engine had before it was listened to is not known"
+
+
+def _why_unknown(known: Knowledge) -> str | None:
+    if not known.kv:
+        return "the engine tells nothing of its cache"
+    if known.has_states is None:
+        return "whether the model keeps states is not known: the plugin does not answer"
+    if known.has_states and not known.states:
+        return "where states are is not known: the plugin does not answer"
+    return None
+
+
+def _matched(here: Sequence[int], needs_state: bool) -> tuple[int, int, int]:
+    """Pages with KV near, those L1 serves, those L1 and L2 serve."""
+    matched = device = best = 0
+    all_on_device = True
+    for depth, each in enumerate(here, 1):
+        if not each & NEAR_KV:
+            break
+        matched = depth
+        all_on_device = all_on_device and bool(each & L1_KV)
+        if not needs_state or each & NEAR_STATE:
+            best = depth
+        if all_on_device and (not needs_state or each & L1_STATE):
+            device = depth
+    return matched, device, best
+
+
+def _found_in_l3(here: Sequence[int], start: int, needs_state: bool) -> int:
+    """Pages from ``start`` on that can be restored."""
+    found = 0
+    for number, each in enumerate(here[start:], 1):
+        if not each & L3_KV:
+            break
+        if not needs_state or each & L3_STATE:
+            found = number
+    return found
