@@ -9,21 +9,31 @@ the next prompt of the main line still finds the main line, because the longest 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import count
 
 import msgspec
 
-from governor.tokens.breaks import Break, BreakCause, diagnose_messages, diagnose_tools, first_difference
-from governor.tokens.digests import DIGEST_BYTES, MessageDigest, digest_head, digest_loosely, digest_message
+from governor.tokens.breaks import Break, BreakCause
+from governor.tokens.digests import MessageDigest, digest_head, digest_loosely, digest_message
 from governor.tokens.model import KnownPrefix
+from governor.tokens.paths import (
+    Path,
+    Prompt,
+    Session,
+    closest,
+    compare,
+    known_prefix,
+    same_conversation,
+    shared_messages,
+)
 from governor.tokens.session_ids import client_session_id, trace_id
 from governor.types import AgentName, PromptShape, SessionId
 
 __all__ = [
-    "Break", "BreakCause", "Located", "MessageDigest", "SessionIndex", "SessionLimits", "client_session_id",
-    "digest_head", "digest_loosely", "digest_message", "trace_id",
+    "Break", "BreakCause", "LastPrompt", "Located", "MessageDigest", "SessionIndex", "SessionLimits",
+    "client_session_id", "digest_head", "digest_loosely", "digest_message", "trace_id",
 ]  # fmt: skip
 
 
@@ -57,6 +67,18 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
     """The path that a branch broke off from."""
     broke_at: Break | None = None
     known: KnownPrefix | None = None
+
+
+class LastPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt as it was sent last along one path."""
+
+    session_id: SessionId
+    message_count: int
+    messages: tuple[bytes, ...] | None
+    """``None``: its bytes are no longer held."""
+    tools: bytes | None
+    prompt_tokens: int | None
+    """As the engine reported."""
 
 
 class SessionIndex:
@@ -116,6 +138,18 @@ class SessionIndex:
         if path is not None and prompt_tokens is not None and depth in path.sent:
             path.sent[depth] = prompt_tokens
 
+    def last_prompts(self, agent: AgentName) -> Iterator[LastPrompt]:
+        """The last prompt of each path of the agent's sessions, the latest sent first. Changes nothing."""
+        for session in reversed(self._of_agent.get(agent, {}).values()):
+            for path in reversed(session.paths.values()):
+                yield LastPrompt(
+                    session_id=session.id,
+                    message_count=path.messages,
+                    messages=path.raw,
+                    tools=path.tools,
+                    prompt_tokens=path.sent.get(path.messages),
+                )
+
     def check_integrity(self) -> None:
         """Raise :class:`AssertionError` if the books disagree or a limit is exceeded. Changes nothing."""
         paths = {id_: path for session in self._sessions.values() for id_, path in session.paths.items()}
@@ -165,7 +199,7 @@ class SessionIndex:
             while len(self._traces) > self._limits.traces:
                 self._traces.popitem(last=False)
 
-    def _relate(self, session: Session, best: Path | None, prompt: _Prompt) -> Located:
+    def _relate(self, session: Session, best: Path | None, prompt: Prompt) -> Located:
         shape, shared, broke_at, known = PromptShape.FRESH, 0, None, None
         if best is not None:
             shared = shared_messages(best.digests, prompt.chain)
@@ -212,7 +246,7 @@ class SessionIndex:
         path.opening = opening
         self._openings.setdefault((path.session.agent, opening), OrderedDict())[path.id] = path
 
-    def _leave(self, path: _Path) -> None:
+    def _leave(self, path: Path) -> None:
         key = (path.session.agent, path.opening)
         listed = self._openings.get(key)
         if listed is not None:
@@ -220,7 +254,7 @@ class SessionIndex:
             if not listed:
                 del self._openings[key]
 
-    def _hold(self, path: Path, prompt: _Prompt) -> None:
+    def _hold(self, path: Path, prompt: Prompt) -> None:
         self._release(path)
         size = sum(map(len, prompt.messages)) + len(prompt.tools or b"")
         if size > self._limits.raw_bytes:
@@ -231,11 +265,11 @@ class SessionIndex:
         while self._raw_bytes > self._limits.raw_bytes:
             self._release(self._paths[next(iter(self._raw))])
 
-    def _release(self, path: _Path) -> None:
+    def _release(self, path: Path) -> None:
         self._raw_bytes -= self._raw.pop(path.id, 0)
         path.raw = path.tools = None
 
-    def _trim(self, session: _Session) -> None:
+    def _trim(self, session: Session) -> None:
         while len(session.paths) > self._limits.paths_per_session:
             self._forget(next(iter(session.paths.values())))
         of_agent = self._of_agent[session.agent]
@@ -244,7 +278,7 @@ class SessionIndex:
         if len(self._sessions) > self._limits.sessions:
             self._end(next(iter(self._sessions.values())))
 
-    def _end(self, session: _Session) -> None:
+    def _end(self, session: Session) -> None:
         for path in list(session.paths.values()):
             self._forget(path)
         del self._sessions[session.agent, session.id]
@@ -253,7 +287,7 @@ class SessionIndex:
         if not of_agent:
             del self._of_agent[session.agent]
 
-    def _forget(self, path: _Path) -> None:
+    def _forget(self, path: Path) -> None:
         self._release(path)
         del path.session.paths[path.id]
         del self._paths[path.id]
@@ -266,5 +300,3 @@ def _derive_id(agent: AgentName, *parts: bytes | str) -> SessionId:
     for part in parts:
         hasher.update(b"\x00" + (part.encode() if isinstance(part, str) else part))
     return SessionId(hasher.hexdigest())
-
-
