@@ -24,16 +24,17 @@ def decode(raw: msgspec.Raw | bytes | None) -> Any:
 
 def text_of(raw: msgspec.Raw | bytes | None) -> str:
     """All text of a message, of a bare content value, or of a list of parts; ``""`` where there is none."""
-    return _text(decode(raw))
+    return text_in(decode(raw))
 
 
-def _text(value: Any) -> str:
+def text_in(value: Any) -> str:
+    """The same of a decoded value."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return "\n".join(text for part in value if (text := _text(part)))
+        return "\n".join(text for part in value if (text := text_in(part)))
     if isinstance(value, dict):
-        return _text(value.get("text") if "text" in value else value.get("content"))
+        return text_in(value.get("text") if "text" in value else value.get("content"))
     return ""
 
 
