@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from alembic import command
+from alembic.config import Config
 from sqlalchemy.engine import URL
 
 from governor.events import TurnDecided
+from governor.store.database import engine_for
 from governor.store.model import TurnClosed, TurnOpened
 from governor.store.turnlog import SqlTurnLog
 from governor.types import AgentName, TurnId, TurnState, Verdict
@@ -28,6 +31,15 @@ def closed(turn_id: str, state: TurnState = TurnState.OK, *, at: float = T0 + 1,
 def decided(turn_id: str, verdict: Verdict = Verdict.GRANTED, *, at: float = T0, **facts: Any) -> TurnDecided:
     chosen = {"agent": "ada", "why": "runs", "waiting": 0, "running": 1, "booked_tokens": 0, **facts}
     return TurnDecided(turn_id=turn_id, verdict=verdict, at=at, **chosen)
+
+
+def set_back(url: URL, revision: str) -> None:
+    """The database as an older program left it."""
+    config = Config()
+    config.set_main_option("script_location", "governor.store:migrations")
+    with engine_for(url).connect() as connection, connection.begin():
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
 
 
 @contextmanager

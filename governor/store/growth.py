@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from governor.context import NOT_CACHED, CauseTotal, Growth, PrefixBreak, TurnGrowth
+from governor.context import COMPRESSED, NOT_CACHED, CauseTotal, Growth, PrefixBreak, TurnGrowth
 from governor.store.model import StoredTurn, TurnClosed
 from governor.types import SessionId, TurnKind
 from governor.visible import visible
@@ -18,6 +18,8 @@ MAIN_KINDS = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
 _LEAST_LOSS_TOKENS = 256
 """Less is what an engine prefills again in any case: it caches whole pages, and leaves the last token out."""
 _LONGEST_DETAIL = 120
+_COMPRESSED_EDIT = "compressed:"
+_WITHOUT_PLACE = frozenset({COMPRESSED, NOT_CACHED})
 _BREAK = re.compile(r"(?:tools|message (\d{1,9}))(?:, byte (\d{1,12}))?: (\w+)(?: \((.*)\))?", re.DOTALL)
 
 
@@ -85,6 +87,8 @@ def _turn(row: StoredTurn, closed: TurnClosed, before: int | None) -> TurnGrowth
         broke = PrefixBreak(
             cause=broke.cause, message=broke.message, byte=broke.byte, detail=broke.detail, lost_tokens=lost
         )
+    elif any(edit.startswith(_COMPRESSED_EDIT) for edit in closed.edits):
+        broke = PrefixBreak(cause=COMPRESSED, lost_tokens=lost)
     elif lost is not None and lost >= _LEAST_LOSS_TOKENS:
         broke = PrefixBreak(cause=NOT_CACHED, lost_tokens=lost)
     return TurnGrowth(
@@ -112,7 +116,7 @@ def _causes(turns: Sequence[TurnGrowth]) -> tuple[CauseTotal, ...]:
             lost_tokens=sum(broke.lost_tokens or 0 for _, broke in breaks),
             unknown=sum(broke.lost_tokens is None for _, broke in breaks),
             last_turn=breaks[-1][0],
-            last_place="" if cause == NOT_CACHED else breaks[-1][1].place,
+            last_place="" if cause in _WITHOUT_PLACE else breaks[-1][1].place,
         )
         for cause, breaks in by_cause.items()
     ]

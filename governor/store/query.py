@@ -73,6 +73,7 @@ class TurnLogReader:
         self,
         *,
         agent: str | None = None,
+        session: str | None = None,
         state: TurnState | None = None,
         since: float | None = None,
         until: float | None = None,
@@ -81,10 +82,18 @@ class TurnLogReader:
         """The newest turns that match, newest first. ``since`` and ``until`` are Unix times in seconds, half open."""
         query = sa.select(turns).order_by(turns.c.listed_at.desc()).limit(limit)
         query = query.where(*_where(agent, since, until))
+        if session is not None:
+            query = query.where(turns.c.session == session)
         if state is not None:
             query = query.where(turns.c.state == state.value)
         with self._database.connect() as connection:
             return [stored_turn(row) for row in connection.execute(query).mappings()]
+
+    def agents(self) -> list[AgentName]:
+        """All that have a turn, by name."""
+        query = sa.select(turns.c.agent).where(turns.c.agent.is_not(None)).distinct().order_by(turns.c.agent)
+        with self._database.connect() as connection:
+            return [AgentName(name) for name in connection.execute(query).scalars()]
 
     def turn(self, turn_id: TurnId) -> StoredTurn | None:
         """One turn; ``None`` if the log does not know it."""

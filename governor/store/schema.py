@@ -109,7 +109,7 @@ USAGE: Final = Usage.__struct_fields__
 CLOSING: Final = (*(name for name in TurnClosed.__struct_fields__ if name not in ("turn_id", "usage")), *USAGE)
 
 
-def _storable(value: Any) -> Any:
+def storable(value: Any) -> Any:
     """``value`` as both databases take it: plain types, and text that is valid UTF-8 without NUL."""
     if isinstance(value, str):
         text = str.__str__(value)
@@ -117,20 +117,20 @@ def _storable(value: Any) -> Any:
             return text
         return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
     if isinstance(value, tuple):
-        return [_storable(item) for item in value]
+        return [storable(item) for item in value]
     return value
 
 
 def opening_row(record: TurnOpened) -> Row:
     """The columns an opening fills."""
-    row = {name: _storable(getattr(record, name)) for name in OPENING}
+    row = {name: storable(getattr(record, name)) for name in OPENING}
     return {**row, "turn_id": record.turn_id, "state": TurnState.OPEN.value, "listed_at": record.opened_at}
 
 
 def closing_row(record: TurnClosed, opened: TurnOpened | None) -> Row:
     """The columns an ending fills, with those of the opening: NULL where it was never seen."""
     row: Row = {"listed_at": record.closed_at, **dict.fromkeys(OPENING)} if opened is None else opening_row(opened)
-    row.update({name: _storable(getattr(record, name)) for name in CLOSING if name not in USAGE})
+    row.update({name: storable(getattr(record, name)) for name in CLOSING if name not in USAGE})
     row.update({name: getattr(record.usage, name) for name in USAGE})
     row["turn_id"] = record.turn_id
     return row
@@ -138,7 +138,7 @@ def closing_row(record: TurnClosed, opened: TurnOpened | None) -> Row:
 
 def decision_row(number: int, record: TurnDecided) -> Row:
     """``number``: see the column."""
-    return {"number": number, **{name: _storable(getattr(record, name)) for name in record.__struct_fields__}}
+    return {"number": number, **{name: storable(getattr(record, name)) for name in record.__struct_fields__}}
 
 
 def stored_decision(row: sa.RowMapping) -> TurnDecided:

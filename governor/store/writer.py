@@ -134,6 +134,10 @@ class Writer(Generic[T]):
         """Taken from what waits and not known to be stored. Under the lock."""
         return tuple(self._batch)
 
+    def tend_soon(self) -> None:
+        """Make upkeep due. Called by the work."""
+        self._tend_at = 0.0
+
     def flush(self, timeout_s: float) -> bool:
         """Block until nothing waits to be written. ``False`` when that took longer, or the writer is closed."""
         with self.lock:

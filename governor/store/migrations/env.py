@@ -5,6 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
+from governor.store import archive_schema  # noqa: F401 - its tables join the others' metadata
 from governor.store.schema import metadata
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.engine import URL
 from governor.store.database import engine_for
 from governor.store.query import TurnLogReader
 from governor.types import TurnId, Verdict
-from tests.store_records import T0, closed, decided, opened, turn_log
+from tests.store_records import T0, closed, decided, opened, set_back, turn_log
 
 WHOLE = decided(
     "t1",
@@ -70,9 +70,7 @@ def test_a_log_of_before_decisions_is_read_and_brought_up_to_date(url: URL) -> N
     with turn_log(url) as log:
         log.opened(opened("t1"))
         assert log.flush(10)
-    with engine_for(url).connect() as connection, connection.begin():
-        connection.execute(sa.text("DROP TABLE decisions"))
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+    set_back(url, "0002")
     reader = TurnLogReader(url)
     assert reader.decisions(TurnId("t1")) == []
     with turn_log(url) as log:
