@@ -150,6 +150,8 @@ class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True):
 
 NOT_CACHED = "not_cached"
 """Cause of a loss without a break: the client sent a continuation that the engine no longer held."""
+COMPRESSED = "compressed"
+"""Cause of a loss without a break by the client: the governor made the prompt shorter."""
 
 
 class TurnGrowth(msgspec.Struct, frozen=True, kw_only=True):

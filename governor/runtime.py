@@ -25,6 +25,7 @@ from governor.gateway.app import build_app
 from governor.gateway.body import BodyLimits
 from governor.gateway.compression import Compressor
 from governor.gateway.connection import HEAD_DEADLINE_S, STALL_DEADLINE_S
+from governor.gateway.context_page import ContextPages, TurnReader
 from governor.gateway.drafting import Drafting
 from governor.gateway.engine_watch import EngineWatch, WatchTimes
 from governor.gateway.generate import Services
@@ -88,6 +89,7 @@ class Governor:
         counter: Counter,
         clock: Clock,
         turn_log: TurnLog,
+        turns: TurnReader,
         archive: Archive,
         agents: AgentBook,
         policies: PolicyStore,
@@ -149,6 +151,16 @@ class Governor:
             health=HealthPages(self.watch),
             models=ModelPages(self.watch, agents, policies, config.loopback_agent, self._started_at),
             admin=AdminPages(admin_token, self.events, self.metrics, self.snapshot, self._refresh_metrics),
+            context=ContextPages(
+                admin_token,
+                self.sessions,
+                counter,
+                policies,
+                turns,
+                clock,
+                agents=self._agent_names,
+                window=lambda: self.watch.view().window_tokens,
+            ),
             metrics=self.metrics,
             hosts=config.hosts,
         )
@@ -216,7 +228,7 @@ class Governor:
         problems = self._policies.problems()
         health = self._turn_log.health()
         queue = self.admission.view()
-        names = sorted({agent.name for agent in self._agents.agents()} | self.book.agents())
+        names = self._agent_names()
         alerts = [*self.watch.alerts.values(), *(str(problem) for problem in problems.values())]
         if not health.ok:
             alerts.append(f"the turn log cannot write: {health.last_error}")
@@ -232,6 +244,10 @@ class Governor:
             store=StoreView(ok=health.ok, pending=health.pending, dropped=health.dropped, last_error=health.last_error),
             alerts=tuple(alerts),
         )
+
+    def _agent_names(self) -> list[str]:
+        """Those with a key, and those that had one when they sent something."""
+        return sorted({agent.name for agent in self._agents.agents()} | self.book.agents())
 
     def on_store_health(self, health: StoreHealth) -> None:
         """The turn log fares otherwise than before. Call on the event loop."""

@@ -19,6 +19,7 @@ from governor.store.database import sqlite_url
 from governor.store.home_id import ensure_home_id
 from governor.store.memory_archive import MemoryArchive
 from governor.store.model import StoreHealth
+from governor.store.query import TurnLogReader
 from governor.store.turnlog import SqlTurnLog
 from governor.tokens.counter import Counter, EstimateCounter
 from serve.engine import Engine
@@ -79,9 +80,8 @@ def assembled(
         if governor is not None:
             loop.call_soon_threadsafe(governor.on_store_health, health)
 
-    turn_log = SqlTurnLog(
-        database or sqlite_url(home.database), home_id=ensure_home_id(home.root), on_health_change=tell
-    )
+    url = database or sqlite_url(home.database)
+    turn_log = SqlTurnLog(url, home_id=ensure_home_id(home.root), on_health_change=tell)
     try:
         governor = Governor(
             config=config or RuntimeConfig(),
@@ -89,6 +89,7 @@ def assembled(
             counter=counter or EstimateCounter(),
             clock=clock,
             turn_log=turn_log,
+            turns=TurnLogReader(url),
             archive=MemoryArchive(),
             agents=agents,
             policies=policies,

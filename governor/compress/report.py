@@ -2,8 +2,8 @@
 
 Counting is the caller's: the whole, the tools and each message come with their sizes. Sizes by message need not add up
 to the whole: a template leaves old reasoning out, and an estimate is one. What they have too much is taken off the
-reasoning before the last user message first. What is then missing is the template's frame, if the whole was counted
-with the model's tokenizer; any other difference is shared by all.
+reasoning before the last user message first. What is then missing is the template's frame, if the sizes are counts of
+the model's tokenizer; any other difference is shared by all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from governor.compress.messages import read_message
 from governor.compress.plan import what_each_would_free
 from governor.compress.rounds import Hold, holds_of, rounds_of
 from governor.context import ContextKind, ContextReport, Held, KindShare, LargeItem, Piece, StageGain
-from governor.policy.model import CompressionPolicy
+from governor.policy.model import CompressionPolicy, CompressionStage
 from governor.tokens.estimate import estimate_text
 from governor.types import TokenCount
 from governor.visible import visible
@@ -46,6 +46,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     sizes: Sequence[int]
     """By message."""
     tools_tokens: int
+    counted: bool
+    """Sizes are counts of the model's own tokenizer."""
 
 
 def report_of(
@@ -149,7 +151,7 @@ class _Whole:
         excess = sum(map(sum, split)) - prompt.total.tokens
         if excess > 0:
             excess -= self._leave_old_reasoning_out(split, excess)
-        if prompt.total.source == "tokenizer" and 0 <= -excess <= _MOST_FRAME_TOKENS + len(prompt.messages):
+        if prompt.counted and self.is_chat and 0 <= -excess <= _MOST_FRAME_TOKENS + len(prompt.messages):
             return split, -excess, True
         flat = _portions(prompt.total.tokens, [float(tokens) for each in split for tokens in each])
         ends = accumulate(map(len, split))
@@ -240,9 +242,14 @@ def _held(holds: Sequence[str], sizes: Sequence[int], total: int) -> Held:
 def _stages(
     prompt: Measured, sizes: Sequence[int], size_of: SizeOf, policy: CompressionPolicy, limits: Limits
 ) -> tuple[StageGain, ...]:
-    """By sizes that were scaled to the whole, so new messages are, too."""
+    """By sizes that were scaled to the whole, so new messages are, too. What a summary would free depends on what the
+    engine writes."""
     factor = sum(sizes) / max(1, sum(prompt.sizes))
     freed = what_each_would_free(
         prompt.messages, sizes, size_of=lambda raw: round(size_of(raw) * factor), policy=policy, limits=limits
     )
-    return tuple(StageGain(stage=stage.value, freed_tokens=tokens) for stage, tokens in freed.items())
+    return tuple(
+        StageGain(stage=stage.value, freed_tokens=tokens)
+        for stage, tokens in freed.items()
+        if stage is not CompressionStage.SUMMARY
+    )

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from governor.errors import GovernorError, InternalError, MethodNotAllowed, NotFound
 from governor.gateway.admin import AdminPages, HealthPages, ModelPages
+from governor.gateway.context_page import ContextPages
 from governor.gateway.generate import GenerateRoute, Services
 from governor.gateway.guard import Guard
 from governor.gateway.http import App
@@ -29,6 +30,7 @@ def build_app(
     health: HealthPages,
     models: ModelPages,
     admin: AdminPages,
+    context: ContextPages,
     metrics: Metrics,
     hosts: Collection[str] = (),
 ) -> App:
@@ -42,6 +44,7 @@ def build_app(
         Route("/metrics", admin.metrics),
         Route("/governor/state", admin.state),
         Route("/governor/events", admin.events),
+        Route("/governor/agents/{name}/context", context.context),
     ]
 
     def on_refused(request: Request, error: Exception) -> Response:

@@ -92,7 +92,7 @@ class Planner:
         """The same for a prompt that the engine is sent in place of the client's, in the client's session: such prompts
         are a line of their own."""
         head = _head(request, prompt)
-        located = self._sessions.locate(agent, head, prompt.messages, f"{session} as sent on", tools=prompt.tools)
+        located = self._sessions.locate(agent, head, prompt.messages, sent_on_name(session), tools=prompt.tools)
         return msgspec.structs.replace(located, session_id=session)
 
     def room_tokens(self, request: GenerationRequest, card: ModelCard, policy: Policy) -> int | None:
@@ -156,6 +156,11 @@ class Planner:
 def _head(request: GenerationRequest, prompt: PromptParts) -> bytes:
     """Each dialect and model is rendered in its own way."""
     return digest_head(f"{request.endpoint.value} {request.model}", prompt.tools)
+
+
+def sent_on_name(session: SessionId) -> str:
+    """The session id, as a client might give it, under which the engine's view of a session is kept."""
+    return f"{session} as sent on"
 
 
 def prompt_of(request: GenerationRequest) -> PromptParts:

@@ -7,6 +7,7 @@ start of the message (after OpenClaw's ``[date] `` stamp), so a person who quote
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from governor.types import TurnKind
 from governor.wire.messages import text_of
@@ -20,7 +21,7 @@ _COMPACTION_USER = (
 )
 _TITLE_SYSTEM = ("Generate a short, descriptive title",)
 _BACKGROUND_USER = ("Review the conversation above and", "Skill review. Distill new durable learning")
-_LAST_USERS = 2
+LAST_MESSAGES = 2
 """OpenClaw ends each request with a carrier message, so the instruction is the last or the one before."""
 
 
@@ -34,16 +35,20 @@ def turn_kind(request: GenerationRequest) -> TurnKind:
     system = text_of(request.system)
     if not system and request.roles and request.roles[0] in {"system", "developer"}:
         system = text_of(request.messages[0])
+    last = zip(request.messages[-LAST_MESSAGES:], request.roles[-LAST_MESSAGES:], strict=True)
+    return prompt_kind(system, [text_of(raw) for raw, role in last if role == "user"], request.tools_usable)
+
+
+def prompt_kind(system: str, last_users: Sequence[str], tools_usable: bool) -> TurnKind:
+    """The same of a prompt that is no longer a request. ``last_users``: the user's among the last
+    :data:`LAST_MESSAGES` messages."""
     if _starts(system, _COMPACTION_SYSTEM):
         return TurnKind.COMPACTION
-    if not request.tools_usable and _starts(system, _TITLE_SYSTEM):
+    if not tools_usable and _starts(system, _TITLE_SYSTEM):
         return TurnKind.TITLE
-    for raw, role in zip(
-        request.messages[: -_LAST_USERS - 1 : -1], request.roles[: -_LAST_USERS - 1 : -1], strict=True
-    ):
-        text = text_of(raw) if role == "user" else ""
+    for text in reversed(last_users):
         if _starts(text, _COMPACTION_USER):
             return TurnKind.COMPACTION
         if _starts(text, _BACKGROUND_USER):
             return TurnKind.BACKGROUND
-    return TurnKind.TOOL_STEP if request.tools_usable else TurnKind.FINAL
+    return TurnKind.TOOL_STEP if tools_usable else TurnKind.FINAL

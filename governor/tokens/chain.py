@@ -138,6 +138,10 @@ class SessionIndex:
         if path is not None and prompt_tokens is not None and depth in path.sent:
             path.sent[depth] = prompt_tokens
 
+    def named_session(self, agent: AgentName, client_session: str) -> SessionId:
+        """The session of that id of the client's, whether or not there is one."""
+        return _derive_id(agent, b"client", client_session.encode())
+
     def last_prompts(self, agent: AgentName) -> Iterator[LastPrompt]:
         """The last prompt of each path of the agent's sessions, the latest sent first. Changes nothing."""
         for session in reversed(self._of_agent.get(agent, {}).values()):
@@ -180,7 +184,7 @@ class SessionIndex:
 
     def _named(self, agent: AgentName, client_session: str | None, trace: str | None) -> SessionId | None:
         if client_session is not None:
-            return _derive_id(agent, b"client", client_session.encode())
+            return self.named_session(agent, client_session)
         return self._traces.get((agent, trace)) if trace is not None else None
 
     def _session(self, agent: AgentName, id_: SessionId) -> Session:
