@@ -17,7 +17,7 @@ from governor.gateway.http import EVENT_STREAM, JSON, headers_of
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import check_model, may_use
 from governor.policy.loader import PolicyStore
-from governor.policy.model import Policy
+from governor.policy.model import CompressionMode, Policy
 from governor.schedule.events import EngineMode
 from governor.settings import Secret
 from governor.snapshot import Snapshot
@@ -71,24 +71,27 @@ class ModelPages:
         policy = self._policy(request)
         await self._watch.wait_until_met(_HOLD_MODELS_S)
         cards = [card for card in self._watch.models if may_use(card, policy)]
-        return _json({"object": "list", "data": [self._card(card) for card in cards]})
+        return _json({"object": "list", "data": [self._card(card, policy) for card in cards]})
 
     async def one(self, request: Request) -> Response:
         policy = self._policy(request)
         await self._watch.wait_until_met(_HOLD_MODELS_S)
         card = self._watch.model(request.path_params["model"])
         check_model(card, policy)
-        return _json(self._card(card))
+        return _json(self._card(card, policy))
 
     def _policy(self, request: Request) -> Policy:
         agent = authenticated_agent(headers_of(request.scope), self._agents, self._loopback_agent)
         return self._policies.policy_for(agent).policy
 
-    def _card(self, card: ModelCard) -> dict[str, object]:
-        """The real window stands under ``governor``, where no client looks; small ones are not advertised."""
+    def _card(self, card: ModelCard, policy: Policy) -> dict[str, object]:
+        """The real window stands under ``governor``, where no client looks; small ones are not advertised. A client
+        whose prompts are made shorter here may be told of a larger one, so that it does not do so itself."""
         body: dict[str, object] = {"id": card.id, "object": "model", "created": self._created, "owned_by": "governor"}
         window = card.window_tokens
-        if window is not None and window >= SMALLEST_ADVERTISED_WINDOW:
+        if policy.compression.mode is CompressionMode.ENFORCE and policy.compression.client_window is not None:
+            body["max_model_len"] = policy.compression.client_window
+        elif window is not None and window >= SMALLEST_ADVERTISED_WINDOW:
             body["max_model_len"] = window
         return body | {"governor": {"window_tokens": window}}
 

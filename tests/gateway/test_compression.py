@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from bench.histories import log, prose, seeded
 from governor.store.model import TurnClosed
 from tests.harness import Governed, governed
-from tests.twin_server import WEATHER, Running, small_machine, twin_server
+from tests.tool_loop import ToolLoop
+from tests.twin_server import Running, small_machine, twin_server
 
 WINDOW = 16_384
 ENFORCE = """
@@ -45,39 +43,10 @@ async def gateway(twin: Running, tmp_path: Path) -> AsyncIterator[Governed]:
         await twin.until_idle()
 
 
-class ToolLoop:
-    """A client that sends its whole history with every call, as all of them do."""
-
-    def __init__(self, gateway: Governed, agent: str) -> None:
-        self._gateway = gateway
-        self._agent = agent
-        self._random = seeded(7)
-        self.messages: list[dict[str, Any]] = [
-            {"role": "system", "content": "You are a careful engineer. " * 20},
-            {"role": "user", "content": "Find out why the tests of the cache fail."},
-        ]
-
-    async def step(self, number: int, lines: int = 30) -> None:
-        """One call, and the result of the tool that it would have asked for."""
-        answer = await self._gateway.chat(
-            self._agent, model="tiny-hybrid", messages=self.messages, tools=[WEATHER], max_tokens=16
-        )
-        answer.raise_for_status()
-        call = {"id": f"call_{number}", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
-        call["function"] = {
-            "name": "terminal",
-            "arguments": msgspec.json.encode({"command": f"make {number}"}).decode(),
-        }
-        self.messages += [
-            {"role": "assistant", "content": prose(self._random, 8), "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": f"call_{number}", "content": log(self._random, lines)},
-        ]
-
-
 async def steps(gateway: Governed, agent: str, count: int) -> list[TurnClosed]:
     loop = ToolLoop(gateway, agent)
-    for number in range(count):
-        await loop.step(number)
+    for _ in range(count):
+        await loop.step()
     return await gateway.ends()
 
 

@@ -45,6 +45,23 @@ async def test_a_small_window_is_enforced_and_not_advertised(
         assert answer.status_code == 200
 
 
+async def test_a_client_may_be_told_a_larger_window_while_its_prompts_are_made_shorter(tmp_path: Path) -> None:
+    wide = "[compression]\nclient_window = 400_000\nmode = "
+    async with (
+        ScriptedEngine(knobs=Knobs(model="m", window_tokens=131_072)) as engine,
+        governed(
+            engine.url,
+            tmp_path,
+            agents=("alice", "bob"),
+            policies={"alice": f'{wide}"enforce"\n', "bob": f'{wide}"observe"\n'},
+        ) as running,
+    ):
+        for agent, told in (("alice", 400_000), ("bob", 131_072)):
+            async with running.client(agent) as client:
+                card = (await client.get("/v1/models/m")).json()
+            assert (card["max_model_len"], card["governor"]["window_tokens"]) == (told, 131_072)
+
+
 async def test_models_are_waited_for_while_the_engine_comes(tmp_path: Path) -> None:
     async with ScriptedEngine(knobs=Knobs(model="m")) as engine:
         port = int(engine.url.rpartition(":")[2])
