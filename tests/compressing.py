@@ -14,6 +14,7 @@ from governor.compress.draft import Draft, Raw
 from governor.compress.limits import Limits
 from governor.compress.messages import read_message
 from governor.compress.plan import NoPlan, Plan, plan
+from governor.compress.stages.drop import Summary
 from governor.compress.validate import violations
 from governor.policy.model import CompressionPolicy, CompressionStage
 
@@ -44,7 +45,9 @@ def limits_for(
     )
 
 
-def shorten(messages: Sequence[Raw], limits: Limits | None = None, **policy: Any) -> Plan | NoPlan:
+def shorten(
+    messages: Sequence[Raw], limits: Limits | None = None, *, summary: Summary | None = None, **policy: Any
+) -> Plan | NoPlan:
     return plan(
         messages,
         [size_of(raw) for raw in messages],
@@ -52,11 +55,14 @@ def shorten(messages: Sequence[Raw], limits: Limits | None = None, **policy: Any
         fixed_tokens=FIXED_TOKENS,
         policy=CompressionPolicy(**policy),
         limits=limits or limits_for(messages),
+        summary=summary,
     )
 
 
-def shortened(messages: Sequence[Raw], limits: Limits | None = None, **policy: Any) -> Plan:
-    made = shorten(messages, limits, **policy)
+def shortened(
+    messages: Sequence[Raw], limits: Limits | None = None, *, summary: Summary | None = None, **policy: Any
+) -> Plan:
+    made = shorten(messages, limits, summary=summary, **policy)
     assert isinstance(made, Plan), str(made)
     check(messages, made, limits or limits_for(messages))
     return made

@@ -20,7 +20,7 @@ from governor.compress.stages.images import without_media
 from governor.policy.model import CompressionPolicy, CompressionStage
 from governor.wire.jsonobject import JsonObject
 from governor.wire.messages import decode, joined
-from serve.engine import Capabilities, Endpoint, TurnFacts
+from serve.engine import Capabilities
 
 THINKING_TOKENS = 2048
 """Room to think beside the summary; where the engine takes a budget, it is told this one."""
@@ -76,6 +76,8 @@ class Rejection(StrEnum):
     """It is longer than its room."""
     ECHO = "echo"
     """It repeats what it was told to do."""
+    NOTHING = "nothing"
+    """Never asked: there is no answer yet that it could be about."""
     TOO_LARGE = "too_large"
     """Never asked: the history does not fit the window, however it is cut."""
     BROKEN_OFF = "broken_off"
@@ -169,34 +171,22 @@ def summary_input(
     return SummaryInput(messages=made.messages, tokens=made.after_tokens, is_warm=False, left=made.left)
 
 
-def summary_body(
-    body: bytes, messages: Sequence[Raw], *, policy: CompressionPolicy, capabilities: Capabilities, facts: TurnFacts
-) -> bytes:
-    """The request for a summary, from one that the engine was sent in this conversation. Raises
-    :class:`~governor.errors.BadRequest`.
+def summary_body(body: bytes, messages: Sequence[Raw], policy: CompressionPolicy, capabilities: Capabilities) -> bytes:
+    """The request for a summary, from one of this conversation; what the governor edits of any request is still to be
+    done. Raises :class:`~governor.errors.BadRequest`.
 
     A tool choice that forces a call becomes ``auto``; ``none`` stays, as SGLang leaves the tools out of the prompt with
     it, and so does ``auto``.
     """
     asked = JsonObject(body)
     cap, *_ = capabilities.output_cap_fields
-    changes: dict[str, bytes | None] = dict.fromkeys(
-        (*_CAP_FIELDS, *capabilities.shadow_cap_fields, *capabilities.dropped_fields, *_LEFT_OUT)
-    )
-    changes |= {
-        "messages": joined(messages),
-        "stream": b"false",
-        cap: str(cap_tokens(policy)).encode(),
-    }
+    changes: dict[str, bytes | None] = dict.fromkeys((*_CAP_FIELDS, *capabilities.shadow_cap_fields, *_LEFT_OUT))
+    changes |= {"messages": joined(messages), "stream": b"false", cap: str(cap_tokens(policy)).encode()}
     choice = decode(asked.raw("tool_choice"))
     if choice not in (None, "auto", "none") and not (isinstance(choice, dict) and choice.get("type") == "none"):
         changes["tool_choice"] = b'"auto"'
     if capabilities.thinking_budget_field is not None:
         changes[capabilities.thinking_budget_field] = str(THINKING_TOKENS).encode()
-    if capabilities.tier_split_field is not None:
-        changes[capabilities.tier_split_field] = b"true"
-    added = capabilities.request_additions(Endpoint.CHAT, facts)
-    changes |= {name: msgspec.json.encode(value) for name, value in added.items()}
     return asked.edited(changes)
 
 

@@ -37,7 +37,8 @@ class TurnArrived(msgspec.Struct, frozen=True, kw_only=True):
     prefix_tokens: int = 0
     """Of its prompt, what earlier turns have put into the cache."""
     fetches: bool = False
-    """Nobody's turn: it brings a context back into L1 before it is asked for."""
+    """Nobody waits for it: it brings its ``context`` back into L1 before it is asked for, or, without one, does what
+    can be done later as well. It is asked to stop when any other turn arrives."""
 
     @property
     def tokens(self) -> int:

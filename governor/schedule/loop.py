@@ -49,6 +49,10 @@ def _nobody(decided: TurnDecided) -> None:
     pass
 
 
+def _for_nobody(turn: TurnArrived) -> str:
+    return "in idle time" if turn.context is None else "fetches a context back into L1"
+
+
 class Lease:
     """Leave to run one turn. Given by :meth:`Admission.lease`; belongs to the turn's task."""
 
@@ -246,7 +250,7 @@ class Admission:
             if not lease.turn.fetches:
                 lease.asked_to_pause.clear()  # asked of what it was before its pause
             lease.granted.set_result(None)
-            told = f"fetches a context back into L1: {why}" if lease.turn.fetches else why
+            told = f"{_for_nobody(lease.turn)}: {why}" if lease.turn.fetches else why
             self._tell(Verdict.RESUMED if lease.was_paused else Verdict.GRANTED, lease.turn, told)
 
     def queue(self, turn_id: TurnId, reason: str) -> None:

@@ -18,9 +18,10 @@ from governor.compress.messages import read_message
 from governor.compress.plan import NoPlan, NoPlanReason, Plan
 from governor.compress.rounds import Hold, rounds_of
 from governor.compress.stages import EDITS
+from governor.compress.stages.drop import Summary
 from governor.compress.trimming import trim_text
 from governor.policy.model import CompressionStage
-from tests.compressing import FIXED_TOKENS, check, draft_of, shorten, size_of
+from tests.compressing import FIXED_TOKENS, check, content, draft_of, shorten, size_of
 
 NOTE = Note("gov-0123456789abcdef")
 IDS = st.sampled_from(["a", "call_0", "call0", "call-1", "b", ""])
@@ -106,25 +107,43 @@ def limits(draw: st.DrawFn, messages: list[bytes]) -> Limits:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@st.composite
+def summaries(draw: st.DrawFn, messages: list[bytes]) -> Summary:
+    return Summary(draw(st.one_of(st.just(""), st.just("s"), UNICODE)), draw(st.integers(0, len(messages))))
+
+
+def _check_summarised(made: Plan, summary: Summary) -> None:
+    """It is there, once, and stands for nothing that it was not written about."""
+    (at,) = (index for index, origin in enumerate(made.origins) if origin is None)
+    assert summary.text in content(made.messages[at])
+    gone = set(range(max(each for each in made.origins if each is not None))) - set(made.origins)
+    if CompressionStage.DROP not in made.freed_by_stage:
+        assert max(gone) < summary.covered
+
+
+@settings(max_examples=160, deadline=None)
 @given(st.data())
 def test_what_is_accepted_keeps_every_promise(data: st.DataObject) -> None:
     messages = data.draw(histories())
     sizes = data.draw(limits(messages))
     policy: dict[str, Any] = {
         "stages": tuple(data.draw(st.permutations(list(CompressionStage))))[
-            : data.draw(st.sampled_from([8, 8, 8, 4, 1]))
+            : data.draw(st.sampled_from([9, 9, 9, 4, 1]))
         ],
         "stub_over_tokens": data.draw(st.sampled_from([1, 50, 300])),
         "trim_over_tokens": data.draw(st.sampled_from([300, 2000])),
         "trim_target_tokens": data.draw(st.sampled_from([50, 200])),
         "protected_tools": data.draw(st.sampled_from([(), ("read",)])),
     }
+    policy["summary"] = summary = data.draw(st.none() | summaries(messages))
     made = shorten(messages, sizes, **policy)
     assert shorten(messages, sizes, **policy) == made
     if isinstance(made, Plan):
         event("accepted")
         check(messages, made, sizes)
+        if summary is not None and CompressionStage.SUMMARY in made.freed_by_stage:
+            event("summarised")
+            _check_summarised(made, summary)
         again = shorten(made.messages, sizes, **policy)
         assert isinstance(again, NoPlan)
         assert again.reason is NoPlanReason.BELOW_TRIGGER

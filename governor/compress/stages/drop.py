@@ -1,5 +1,5 @@
-"""Messages that are left out: the oldest rounds, as few as will do, or all that a summary was written about. One message
-stands for them."""
+"""Messages that are left out: the oldest rounds, as few as will do, or all that a summary was written about. One
+message stands for them."""
 
 from __future__ import annotations
 
