@@ -15,13 +15,14 @@ from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore, shipped_folder
 from governor.runtime import Governor, RuntimeConfig
 from governor.settings import Home, Secret
+from governor.store.archive import SqlArchive
 from governor.store.database import sqlite_url
 from governor.store.home_id import ensure_home_id
-from governor.store.memory_archive import MemoryArchive
 from governor.store.model import StoreHealth
 from governor.store.query import TurnLogReader
 from governor.store.turnlog import SqlTurnLog
 from governor.tokens.counter import Counter, EstimateCounter
+from governor.types import AgentName
 from serve.engine import Engine
 from serve.engines.llamacpp import LlamaCpp
 from serve.engines.openai_upstream import OpenAIUpstream
@@ -80,8 +81,9 @@ def assembled(
         if governor is not None:
             loop.call_soon_threadsafe(governor.on_store_health, health)
 
-    url = database or sqlite_url(home.database)
-    turn_log = SqlTurnLog(url, home_id=ensure_home_id(home.root), on_health_change=tell)
+    url, home_id = database or sqlite_url(home.database), ensure_home_id(home.root)
+    turn_log = SqlTurnLog(url, home_id=home_id, on_health_change=tell)
+    archive = SqlArchive(url, home_id=home_id, days_of=lambda agent: _archive_days(policies, agent), clock=clock)
     try:
         governor = Governor(
             config=config or RuntimeConfig(),
@@ -90,7 +92,7 @@ def assembled(
             clock=clock,
             turn_log=turn_log,
             turns=TurnLogReader(url),
-            archive=MemoryArchive(),
+            archive=archive,
             agents=agents,
             policies=policies,
             admin_token=admin_token,
@@ -99,6 +101,11 @@ def assembled(
         governor.on_store_health(turn_log.health())
         yield governor, turn_log
     finally:
+        archive.close(CLOSE_LOG_S)
         left = turn_log.close(CLOSE_LOG_S)
         if left:
             log.error("%d records of the turn log could not be written", left)
+
+
+def _archive_days(policies: PolicyStore, agent: AgentName) -> float:
+    return policies.policy_for(agent).policy.compression.archive_days
