@@ -17,7 +17,8 @@ from governor.wire.jsonobject import JsonObject
 from governor.wire.messages import decode, joined
 
 _MARK = b"x-anthropic-billing-header:"
-_LINES = re.compile(r"(?:x-anthropic-billing-header:(?:[^=;\r\n]+=[^;\s]*(?:;|(?=[\r\n])|\Z))+[ \t]*(?:[\r\n]+|\Z))+")
+_FIELD = r"[^=;\r\n]+=[^;\s]*(?:;|(?=[ \t]*(?:[\r\n]|\Z)))"
+_LINES = re.compile(rf"(?:x-anthropic-billing-header:(?:{_FIELD})+[ \t]*(?:[\r\n]+|\Z))+")
 """Whole lines of ``key=value`` fields, at the very start."""
 _PARTS = msgspec.json.Decoder(list[msgspec.Raw])
 

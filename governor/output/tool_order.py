@@ -6,6 +6,7 @@ come from the cache.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,14 +48,12 @@ def read_tools(raw: bytes) -> Tools:
 
 def changes_of(before: Tools, now: Tools, *, by_name: bool) -> list[str]:
     """What lost the prefix, for the turn's row. ``by_name``: the order is not the client's."""
-    gone = [name for name in before.names if name not in set(now.names)]
-    came = [name for name in now.names if name not in set(before.names)]
-    found = [
-        f"{flag}: {_shown(names)}, prefix lost" for flag, names in (("tool_missing", gone), ("tool_new", came)) if names
-    ]
+    olds, news = Counter(before.names), Counter(now.names)
+    lists = (("tool_missing", list(olds - news)), ("tool_new", list(news - olds)))
+    found = [f"{flag}: {_shown(names)}, prefix lost" for flag, names in lists if names]
     if not found and not by_name and before.names != now.names:
-        moved = [name for name, old in zip(now.names, before.names, strict=False) if name != old]
-        found.append(f"tool_order: from {_shown(moved[:1])} on, prefix lost" if moved else "tool_order: prefix lost")
+        first = next(name for old, name in zip(before.names, now.names, strict=True) if name != old)
+        found.append(f"tool_order: from {_shown([first])} on, prefix lost")
     return found
 
 
