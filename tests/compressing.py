@@ -22,6 +22,7 @@ IMAGE_TOKENS = 1000
 FRAME_TOKENS = 4
 FIXED_TOKENS = 100
 _DATA_URL = re.compile(rb"data:image/[a-z]+;base64,[A-Za-z0-9+/=]*")
+_CARRIER = b"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 _HANDLE = re.compile(rb"gov-[0-9a-f]{16}")
 
 
@@ -121,15 +122,21 @@ def _check_bytes(before: Sequence[Raw], made: Plan) -> None:
 def _check_protected(before: Sequence[Raw], kept: Sequence[int], made: Plan) -> None:
     present = {origin: raw for raw, origin in zip(made.messages, made.origins, strict=True) if origin is not None}
     roles = [read_message(raw).role for raw in before]
-    carrier = b"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
-    users = [i for i, role in enumerate(roles) if role == "user" and carrier not in bytes(before[i])]
+    users = [i for i, role in enumerate(roles) if role == "user" and _is_own_word(before[i])]
     instructions = [i for i, role in enumerate(roles) if role in {"system", "developer"}]
     for index in (*users[:1], *users[-1:], *instructions):
         assert present[index] is before[index]
     assert kept[-1] == len(before) - 1
     if users:
-        last_user = [raw for raw in made.messages if read_message(raw).role == "user" and carrier not in bytes(raw)][-1]
+        last_user = [raw for raw in made.messages if read_message(raw).role == "user" and _CARRIER not in bytes(raw)][
+            -1
+        ]
         assert last_user is before[users[-1]]
+
+
+def _is_own_word(raw: Raw) -> bool:
+    """The user's, and neither a client's carrier nor a record of ours."""
+    return _CARRIER not in bytes(raw) and b'"content":"[record, not a task: ' not in bytes(raw)
 
 
 def _check_pairs(before: Sequence[Raw], kept: Sequence[int]) -> None:
