@@ -8,16 +8,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from governor.store.database import sqlite_url
@@ -25,6 +22,7 @@ from governor.store.model import StoreHealth
 from governor.store.query import TurnLogReader
 from governor.store.turnlog import SqlTurnLog
 from governor.types import TurnState
+from tests.ailing import every_sqlite_connection_runs, locked_by_another_process
 from tests.store_records import closed, opened, turn_log
 
 CALL_MOST_MS = 500
@@ -46,43 +44,6 @@ def turns_of_fifty_requests(log: SqlTurnLog, *, prefix: str = "t", reason: str |
 def rows_in_written_order(path: Path) -> list[tuple[str, str]]:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("SELECT turn_id, state FROM turns ORDER BY rowid").fetchall()
-
-
-@contextmanager
-def locked_by_another_process(path: Path) -> Iterator[None]:
-    """A write transaction in another process for as long as the block lasts."""
-    hold = (
-        "import sqlite3, sys\n"
-        "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "connection.execute('BEGIN IMMEDIATE')\n"
-        "print('locked', flush=True)\n"
-        "sys.stdin.read()\n"
-        "connection.execute('ROLLBACK')\n"
-        "connection.close()\n"
-    )
-    command = [sys.executable, "-c", hold, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
-        yield
-        process.communicate()
-    assert process.returncode == 0
-
-
-@contextmanager
-def every_sqlite_connection_runs(pragma: list[str]) -> Iterator[None]:
-    """Give SQLite a limit of its own that has the effect of a full disk or a read-only file, for any user."""
-
-    def on_connect(connection: Any, _record: object) -> None:
-        if isinstance(connection, sqlite3.Connection):
-            for statement in pragma:
-                connection.execute(statement)
-
-    sa.event.listen(sa.Engine, "connect", on_connect)
-    try:
-        yield
-    finally:
-        sa.event.remove(sa.Engine, "connect", on_connect)
 
 
 def test_a_lock_held_for_long_delays_rows_and_nothing_else(tmp_path: Path) -> None:
@@ -161,7 +122,7 @@ def check_emptied(path: Path, log: SqlTurnLog) -> None:
 def test_a_full_disk_is_an_alarm_and_a_count_and_no_request_fails(tmp_path: Path) -> None:
     path = tmp_path / "turns.db"
     told: list[StoreHealth] = []
-    pages = ["PRAGMA max_page_count = 60"]
+    pages = ["PRAGMA max_page_count = 80"]
     with (
         every_sqlite_connection_runs(pages),
         turn_log(sqlite_url(path), capacity=100, on_health_change=told.append) as log,
