@@ -64,18 +64,23 @@ def size_of(raw: bytes) -> int:
     return round(tokens)
 
 
+def limits_at(tokens: int, target_tokens: int) -> Limits:
+    """Limits under which a history of so many tokens is just over its trigger; all else is in proportion."""
+    return Limits(
+        trigger_tokens=tokens,
+        target_tokens=target_tokens,
+        gain_tokens=tokens // 10,
+        recent_tokens=int(target_tokens * 0.3),
+        oversized_tokens=int(target_tokens * 0.5),
+    )
+
+
 def measure(shape: str, target: float, runs: int) -> Measured:
     """Plan for ``shape`` so that ``target`` of its tokens are left."""
     messages, policy = SHAPES[shape](), CompressionPolicy()
     sizes = [size_of(raw) for raw in messages]
     tokens = sum(sizes)
-    limits = Limits(
-        trigger_tokens=tokens,
-        target_tokens=int(tokens * target),
-        gain_tokens=tokens // 10,
-        recent_tokens=int(tokens * target * 0.3),
-        oversized_tokens=int(tokens * target * 0.5),
-    )
+    limits = limits_at(tokens, int(tokens * target))
 
     def run() -> Plan | NoPlan:
         return plan(messages, sizes, size_of=size_of, fixed_tokens=0, policy=policy, limits=limits)
