@@ -7,9 +7,13 @@ from enum import StrEnum
 
 import msgspec
 
+from governor.compress.limits import Limits
 from governor.policy.model import ClientLoops, CompressionMode, CompressionPolicy
 from governor.tokens.breaks import BreakCause
 from governor.types import AgentName, PromptShape, SessionId, TurnId, TurnKind
+
+RELIEF_SHARE = 0.9
+"""A loop is over when a client was truly told less than this share of what it is safe with."""
 
 
 class ClientOutcome(StrEnum):
@@ -97,10 +101,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Its compactions in a row without gain."""
     loops: bool = False
     """They are as many as the policy lets pass."""
-    began: bool = False
-    """And that is said for the first time."""
-    deaf: bool = False
+    is_deaf: bool = False
     """It went on compacting whatever it was told."""
+    is_new: bool = False
+    """That it loops, or that it is deaf, is said for the first time."""
     safe_tokens: int | None = None
     """What it can be told without compacting again; ``None``: not known."""
 
@@ -121,5 +125,19 @@ def advise(standing: Standing, policy: CompressionPolicy) -> Advice:
         return Advice()
     return Advice(
         compress_below=standing.safe_tokens if policy.mode is CompressionMode.ENFORCE else None,
-        tell_at_most=None if standing.deaf else standing.safe_tokens,
+        tell_at_most=None if standing.is_deaf else standing.safe_tokens,
+    )
+
+
+def limits_for(advice: Advice, limits: Limits) -> Limits:
+    """The limits under which a prompt is made shorter: with a loop to be ended, down to what ends it."""
+    below = advice.compress_below
+    if below is None or below >= limits.trigger_tokens:
+        return limits
+    target = max(1, min(limits.target_tokens, int(below * RELIEF_SHARE)))
+    return msgspec.structs.replace(
+        limits,
+        trigger_tokens=below,
+        target_tokens=target,
+        gain_tokens=max(1, min(limits.gain_tokens, below - target)),
     )

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from enum import IntEnum
 from itertools import count
 
 import msgspec
 
-from governor.compress.client_model import ClientEnd, ClientOutcome, ClientPass, ClientPrompt, Standing
+from governor.compress.client_model import RELIEF_SHARE, ClientEnd, ClientOutcome, ClientPass, ClientPrompt, Standing
 from governor.compress.thresholds import Threshold
 from governor.tokens.breaks import BreakCause
 from governor.types import AgentName, PromptShape, SessionId, TurnId, TurnKind
@@ -22,12 +23,18 @@ from governor.types import AgentName, PromptShape, SessionId, TurnId, TurnKind
 REACTIONS = 3
 """Compactions that a client may make after it was told a lower figure, until it is clear that it does not go by that
 figure. Each halves it, so that a threshold which was misjudged by up to eight times is still found."""
-RELIEF_SHARE = 0.9
-"""A loop is over when a client was truly told less than this share of what it is safe with."""
 GAIN_SHARE = 0.1
 """A pass need not free more than this share of its prompt, however large our window is."""
 _MAIN = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
 _MOST_CALLS = 16
+
+
+class _Announced(IntEnum):
+    """What was said of a line's loop."""
+
+    NOTHING = 0
+    LOOP = 1
+    DEAF = 2
 
 
 class WatchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +113,7 @@ class _Line:
         self.pending: _Pass | None = None
         """What no prompt has shown the end of."""
         self.in_vain = 0
-        self.announced = False
-        """That it loops."""
+        self.announced = _Announced.NOTHING
         self.told_in_vain = 0
         """Passes of this loop that came after a lowered figure."""
 
@@ -132,7 +138,7 @@ class _Line:
 
     def on_relief(self) -> None:
         """A pass that helped, or a prompt that is short anyway."""
-        self.in_vain, self.announced, self.told_in_vain = 0, False, 0
+        self.in_vain, self.announced, self.told_in_vain = 0, _Announced.NOTHING, 0
 
 
 class _Agent:
@@ -183,15 +189,17 @@ class ClientWatch:
             in_vain = judged.measured(None, line.in_vain).in_vain
             told_in_vain += judged.was_lowered
         loops = in_vain >= attempts
-        began = loops and not line.announced
-        line.announced = line.announced or loops
+        is_deaf = loops and told_in_vain >= REACTIONS
+        news = _Announced.DEAF if is_deaf else _Announced.LOOP if loops else _Announced.NOTHING
+        is_new = news > line.announced
+        line.announced = max(line.announced, news)
         line.tokens, line.told, line.was_lowered = prompt.tokens, None, False
         line.running += 1
         return Standing(
             in_vain=in_vain,
             loops=loops,
-            began=began,
-            deaf=loops and told_in_vain >= REACTIONS,
+            is_new=is_new,
+            is_deaf=is_deaf,
             safe_tokens=agent.threshold.safe_tokens,
         )
 

@@ -81,7 +81,7 @@ def test_hermes_five_compactions_in_one_turn() -> None:
         ClientOutcome.GREW,
     ]
     assert [shown.in_vain for _, _, shown in found] == [1, 2, 3, 4, 5]
-    assert [(standing.loops, standing.began) for _, standing, _ in found] == [
+    assert [(standing.loops, standing.is_new) for _, standing, _ in found] == [
         (False, False),
         (True, True),
         (True, False),
@@ -252,7 +252,7 @@ def test_a_loop_and_what_is_done_about_it() -> None:
     grown(watched)
     assert watched.watch.compacts_at(ME) is None
     first, second = in_vain(watched, 2)
-    assert (first.loops, second.loops, second.began) == (False, True, True)
+    assert (first.loops, second.loops, second.is_new) == (False, True, True)
     assert watched.watch.compacts_at(ME) == 50_000
     assert second.safe_tokens == 30_000  # the largest that it let pass
     assert advise(second, STOP) == Advice(tell_at_most=30_000)
@@ -268,7 +268,7 @@ def test_a_client_that_was_told_less_and_stops_is_told_less_until_it_helps() -> 
     assert watched_loop.loops
     for n in range(3, 6):
         standing, _ = watched.turn(compacted("1 None", 2, n), 50_000 + n, reported=50_000 + n, told=30_000)
-        assert (standing.loops, standing.began) == (True, False)
+        assert (standing.loops, standing.is_new) == (True, False)
     watched.turn(summary_call("last"), 9_000, reported=9_000)
     _, shown = watched.turn(compacted("short", 4, 6), 20_000, reported=20_000)
     assert shown is not None
@@ -295,8 +295,8 @@ def test_each_reaction_halves_the_figure_until_it_is_clear_that_the_client_does_
         turn_id, standing = watched.prompt(compacted(str(n), 2, 3), 50_000)
         told.append(advise(standing, STOP).tell_at_most)
         watched.end(turn_id, reported=50_000, told=told[-1])
-        assert standing.began == (n == 1)
-        assert standing.deaf == (n > REACTIONS)
+        assert standing.is_new == (n in (1, 1 + REACTIONS))
+        assert standing.is_deaf == (n > REACTIONS)
     assert told == [None, 30_000, 15_000, 7_500, None, None, None]
 
 
