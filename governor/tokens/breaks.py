@@ -13,6 +13,7 @@ import msgspec
 
 from governor.tokens.digests import decode_fields, digest_loosely, digest_message, parse_arguments, text_of
 from governor.tokens.volatile import volatile_changes
+from governor.wire.messages import decode
 
 CARRIER_MARK = b"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 _SUMMARY_MARKS = (b"[CONTEXT COMPACTION", b"The conversation history before this point was compacted")
@@ -70,7 +71,7 @@ def diagnose_messages(before: Sequence[bytes] | None, now: Sequence[bytes], at: 
     byte = first_difference(old, new)
     if at == len(before) - 1 and len(now) > len(before) and CARRIER_MARK in old:
         return Break(cause=BreakCause.CARRIER_MOVED, message=at, byte=byte)
-    cause = _cause(old, new)
+    cause = _cause(old, new, may_be_system=at == 0 and len(now) > 1)
     if cause is BreakCause.EDITED and (any(mark in new for mark in _SUMMARY_MARKS) or _keeps_tail(before, now, at)):
         cause = BreakCause.COMPACTED
     return Break(cause=cause, message=at, byte=byte)
@@ -105,16 +106,23 @@ def first_difference(one: bytes, other: bytes) -> int:
     return low
 
 
-def _cause(old_raw: bytes, new_raw: bytes) -> BreakCause:
+def _cause(old_raw: bytes, new_raw: bytes, *, may_be_system: bool) -> BreakCause:
+    """``may_be_system``: a value that is no message is the system prompt of a dialect that keeps it elsewhere."""
     old, new = decode_fields(old_raw), decode_fields(new_raw)
+    if may_be_system and old is None and new is None:
+        return _system_cause(decode(old_raw), decode(new_raw))
     if old is None or new is None or old.get("role") != new.get("role"):
         return BreakCause.EDITED
     if digest_loosely(old_raw) == digest_loosely(new_raw):
         return _harmless_cause(old, new)
     if old.get("role") in ("system", "developer"):
-        changes = volatile_changes(text_of(old.get("content")), text_of(new.get("content")))
-        return BreakCause.SYSTEM_CHANGED if changes is None else BreakCause.VOLATILE
+        return _system_cause(old.get("content"), new.get("content"))
     return BreakCause.EDITED
+
+
+def _system_cause(old: object, new: object) -> BreakCause:
+    changes = volatile_changes(text_of(old), text_of(new))
+    return BreakCause.SYSTEM_CHANGED if changes is None else BreakCause.VOLATILE
 
 
 def _harmless_cause(old: dict[str, object], new: dict[str, object]) -> BreakCause:

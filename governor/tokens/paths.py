@@ -71,12 +71,13 @@ class _Role(msgspec.Struct):
 
 
 def _opening_at(messages: Sequence[bytes]) -> int:
-    """Index of the first message that is not a system prompt; the last index if all are."""
+    """Index of the first message that is not a system prompt; the last index if all are. A value that is no object is
+    the system prompt of a dialect that keeps it outside the messages."""
     for index, raw in enumerate(messages):
         try:
             role = msgspec.json.decode(raw, type=_Role).role
         except (msgspec.MsgspecError, RecursionError):
-            role = ""
+            role = "system" if index == 0 and raw[:1] in {b'"', b"["} else ""
         if role not in ("system", "developer"):
             return index
     return max(0, len(messages) - 1)

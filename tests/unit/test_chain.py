@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -355,3 +356,34 @@ def test_client_session_ids(
 def test_trace_ids(header: str, expected: str | None) -> None:
     assert trace_id({"traceparent": header}) == expected
     assert trace_id({}) is None
+
+
+def in_blocks(*texts: str) -> bytes:
+    return json.dumps([{"type": "text", "text": text} for text in texts]).encode()
+
+
+def in_text(*texts: str) -> bytes:
+    return json.dumps("\n".join(texts)).encode()
+
+
+@pytest.mark.parametrize("written", [in_blocks, in_text])
+def test_a_system_prompt_outside_the_messages_is_one(written: Callable[..., bytes]) -> None:
+    """As Anthropic's ``system`` and the Responses API's ``instructions`` have it, text or blocks."""
+    index = Index()
+    first = index.see([written("You are careful.", "It is 11:42."), OPENING])
+    later = index.see([written("You are careful.", "It is 11:43."), OPENING, ANSWER, MORE])
+    assert later.session_id == first.session_id
+    again = index.see([written("You are careful.", "It is 11:44."), OPENING, ANSWER, MORE])
+    assert (again.session_id, cause(again)) == (first.session_id, BreakCause.VOLATILE)
+    other = index.see([written("You are bold.", "It is 11:44."), OPENING, ANSWER, MORE])
+    assert (other.session_id, cause(other)) == (first.session_id, BreakCause.SYSTEM_CHANGED)
+    stranger = index.see([written("You are careful.", "It is 11:42."), raw("user", "Another question.")])
+    assert stranger.session_id != first.session_id
+
+
+def test_a_prompt_that_is_text_alone_is_its_own_opening() -> None:
+    index = Index()
+    one, other = (index.see([json.dumps(text).encode()]) for text in ("at 1", "at 2"))
+    assert one.session_id != other.session_id
+    instructed = [index.see([b'"Be kind."', json.dumps(text).encode()]) for text in ("one", "two")]
+    assert instructed[0].session_id != instructed[1].session_id
