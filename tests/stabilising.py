@@ -75,7 +75,7 @@ class Sending:
 
     def __init__(self, policy: RequestPolicy = ON, stabiliser: Stabiliser | None = None) -> None:
         self.policy = policy
-        self.stabiliser = Stabiliser() if stabiliser is None else stabiliser
+        self.stabiliser = stabiliser or Stabiliser()
 
     def __call__(self, request: GenerationRequest, session: str = "s", agent: str = "alice") -> Stable:
         """The result, checked for what must hold of any."""

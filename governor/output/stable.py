@@ -120,7 +120,9 @@ class Stabiliser:
         self._sessions: OrderedDict[tuple[AgentName, SessionId], _Session] = OrderedDict()
         self._bytes = 0
 
-    def __len__(self) -> int:
+    @property
+    def sessions(self) -> int:
+        """Sessions known now."""
         return len(self._sessions)
 
     @property

@@ -25,7 +25,7 @@ lines = st.sampled_from(["", BILLING, f"{BILLING}\n", f"x {BILLING}", BILLING[:3
 prompts = st.tuples(lines, words).map("".join)
 ids = st.sampled_from(["a", "b", "call_a", "calla", ""])
 blocks = st.fixed_dictionaries({"type": st.just("text"), "text": prompts})
-odd = st.sampled_from([None, 7, [], {}, [7], [{"type": "image"}]])
+odd: st.SearchStrategy[Any] = st.sampled_from([None, 7, [], {}, [7], [{"type": "image"}]])
 contents = prompts | st.lists(blocks, max_size=3) | odd
 
 
@@ -81,13 +81,13 @@ policies = st.builds(
 
 @st.composite
 def requests(draw: st.DrawFn) -> GenerationRequest:
-    fields: dict[str, Any] = draw(st.just({}) | tools.map(lambda each: {"tools": each}))
-    dialect = draw(st.sampled_from([chat, anthropic, responses]))
-    if dialect is chat:
+    fields: dict[str, Any] = {"tools": draw(tools)} if draw(st.booleans()) else {}
+    dialect = draw(st.sampled_from(["chat", "anthropic", "responses"]))
+    if dialect == "chat":
         return chat(*draw(chats), **fields)
-    name = "system" if dialect is anthropic else "instructions"
-    fields |= draw(st.just({}) | (prompts | st.lists(blocks, max_size=3)).map(lambda each: {name: each}))
-    return dialect(*draw(anthropics if dialect is anthropic else items), **fields)
+    if draw(st.booleans()):
+        fields["system" if dialect == "anthropic" else "instructions"] = draw(prompts | st.lists(blocks, max_size=3))
+    return anthropic(*draw(anthropics), **fields) if dialect == "anthropic" else responses(*draw(items), **fields)
 
 
 @settings(deadline=None)

@@ -81,7 +81,7 @@ def test_memory_is_bounded_and_the_least_recently_used_goes() -> None:
     sending = Sending(stabiliser=stabiliser)
     for session in ("one", "two", "one", "three"):
         sending(chat(system(f"It is {len(session)} of {session}"), user("x")), session=session)
-    assert len(stabiliser) == 2
+    assert stabiliser.sessions == 2
     assert sending(chat(system("It is 9 of one"), user("x")), session="one").edits
     assert not sending(chat(system("It is 9 of two"), user("x")), session="two").edits
 
@@ -90,9 +90,9 @@ def test_memory_is_bounded_and_the_least_recently_used_goes() -> None:
     for number in range(20):
         sending(chat(system("x" * 2000), user("x"), tools=[tool("a")]), session=str(number))
         assert stabiliser.held_bytes <= 10_000
-    assert 2 <= len(stabiliser) <= 4
+    assert 2 <= stabiliser.sessions <= 4
     sending(chat(system("x" * 20_000), user("x")), session="large")
-    assert len(stabiliser) == 0
+    assert stabiliser.sessions == 0
 
 
 def test_integrity_is_checked() -> None:
