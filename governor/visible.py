@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Controls, marks of direction and the other characters that have no width and do something."""
+
 LONGEST_NAME = 200
 LONGEST_REASON = 2000
 
@@ -13,3 +21,9 @@ def visible(text: str, limit: int) -> str:
     if cut.isprintable():
         return cut
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
+
+
+def visible_lines(text: str) -> str:
+    """A whole text with its lines, tabs, spaces and joined emoji. What would steer a terminal, turn the direction of
+    writing or hide is spelled as in a Python literal."""
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))

@@ -17,6 +17,8 @@ from governor.store.model import StoredTurn, TurnClosed
 from governor.types import TurnState
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
     from governor.store.query import TurnLogReader, UsageSummary
 
 _SPAN = re.compile(r"(\d+)([smhd])")
@@ -37,14 +39,22 @@ def since_time(span: str | None) -> float | None:
     return time.time() - int(found[1]) * _UNIT_S[found[2]]
 
 
-def log_reader(home: Home, database: str | None) -> TurnLogReader:
-    """The home's turn log, or the one by URL; ends the command if the home has none yet."""
-    if database is None and not home.database.exists():
+def log_url(home: Home, database: str | None) -> str | URL:
+    """Of the home's turn log, or ``database``; ends the command if the home has none yet."""
+    if database is not None:
+        return database
+    if not home.database.exists():
         fail(f"there is no turn log in {home.root} yet; 'governor up' makes it", Exit.NOT_RUNNING)
     from governor.store.database import sqlite_url  # noqa: PLC0415 - SQLAlchemy takes a quarter of a second
-    from governor.store.query import TurnLogReader  # noqa: PLC0415
 
-    return TurnLogReader(database or sqlite_url(home.database))
+    return sqlite_url(home.database)
+
+
+def log_reader(home: Home, database: str | None) -> TurnLogReader:
+    """The home's turn log, or the one by URL; ends the command if the home has none yet."""
+    from governor.store.query import TurnLogReader  # noqa: PLC0415 - SQLAlchemy takes a quarter of a second
+
+    return TurnLogReader(log_url(home, database))
 
 
 def log(

@@ -16,8 +16,8 @@ from governor.store.archive import SqlArchive
 from governor.store.archive_model import LeftText
 from governor.store.archive_pruning import DAY_S, ROUND_ROWS, Pruned, prune
 from governor.store.archive_query import ArchiveReader
-from governor.store.archive_schema import metadata
 from governor.store.database import engine_for
+from governor.store.schema import metadata
 from governor.types import AgentName
 from tests.archive_records import ADA, BOB, S1, archive, compaction, head, left
 from tests.store_records import HOME, T0
