@@ -26,6 +26,14 @@ _STOP_POLL_S = 0.1
 _READY_POLL_S = 0.3
 
 
+class _Reason(msgspec.Struct):
+    message: str = ""
+
+
+class _Refusal(msgspec.Struct):
+    error: _Reason
+
+
 def the_running(home: Home) -> RunNote:
     """The running governor's note, or the end of the command."""
     note = instance.running_instance(home)
@@ -42,8 +50,17 @@ def ask(note: RunNote, path: str) -> bytes:
     except httpx.HTTPError as error:
         fail(f"the governor (pid {note.pid}) does not answer at {note.url}: {type(error).__name__}", Exit.NOT_READY)
     if answer.status_code != httpx.codes.OK:
-        fail(f"the governor answered {answer.status_code} to {path}", Exit.FAILED)
+        fail(_refusal(answer, path), Exit.USAGE if answer.is_client_error else Exit.FAILED)
     return answer.content
+
+
+def _refusal(answer: httpx.Response, path: str) -> str:
+    """In the governor's own words, where it found any."""
+    try:
+        said = msgspec.json.decode(answer.content, type=_Refusal).error.message
+    except msgspec.MsgspecError:
+        said = ""
+    return said or f"the governor answered {answer.status_code} to {path}"
 
 
 def wait_until_ready(note: RunNote) -> None:

@@ -29,12 +29,12 @@ from governor.policy.loader import PolicyStore
 from governor.policy.model import Policy
 from governor.settings import Secret
 from governor.store.errors import StoreError
-from governor.store.growth import MAIN_KINDS, growth_of
+from governor.store.growth import MAIN_KINDS, growth_of, newest_session
 from governor.store.model import StoredTurn
 from governor.tokens.chain import LastPrompt, SessionIndex
 from governor.tokens.counter import Counter
 from governor.tokens.model import PromptParts
-from governor.types import AgentName, SessionId, TokenCount
+from governor.types import AgentName, SessionId, TokenCount, TurnKind
 from governor.visible import visible
 from governor.wire.messages import text_of
 
@@ -103,17 +103,17 @@ class ContextPages:
         held = list(self._sessions.last_prompts(agent))
         sent_on = {self._sent_on(agent, prompt.session_id) for prompt in held}
         clients = [prompt for prompt in held if prompt.session_id not in sent_on]
-        main = [prompt for prompt in clients if is_main(prompt)]
+        main = list(filter(None, map(main_line, clients)))
         first = next(iter(main or clients), None)
         session = SessionId(wanted) if wanted is not None else None if first is None else first.session_id
         async with self._one_at_a_time:
-            rows = await asyncio.to_thread(self._rows, agent, session)
+            session, rows = await asyncio.to_thread(self._logged, agent, session)
             if wanted is not None and not rows and all(prompt.session_id != session for prompt in clients):
                 raise NotFound(_no_session(agent, wanted, clients))
             growth = None if rows is None else growth_of(reversed(rows), last=GROWTH_TURNS)
             prompt = next((each for each in main or clients if each.session_id == session), None)
             report, why = None, "no prompt of this session is held in memory"
-            if prompt is None and session is None:
+            if not clients:
                 why = "this agent has sent nothing since the governor started"
             elif prompt is not None and prompt.messages is None:
                 why = "the prompt is too large, or too old, to be held in memory"
@@ -131,15 +131,17 @@ class ContextPages:
             sessions=_notes(clients),
         )
 
-    def _rows(self, agent: AgentName, session: SessionId | None) -> list[StoredTurn] | None:
-        """Newest first; ``None`` where the log cannot be read. Blocks."""
-        if session is None:
-            return []
+    def _logged(self, agent: AgentName, session: SessionId | None) -> tuple[SessionId | None, list[StoredTurn] | None]:
+        """The session, or else the newest one that the log knows, and its rows, newest first; ``None`` where the log
+        cannot be read. Blocks."""
         try:
-            return self._turns.recent(agent=agent, session=session, limit=_READ_TURNS)
+            session = session or newest_session(self._turns.recent(agent=agent, limit=_READ_TURNS))
+            if session is None:
+                return None, []
+            return session, self._turns.recent(agent=agent, session=session, limit=_READ_TURNS)
         except StoreError as error:
             log.warning("the context page goes without growth: %s", error)
-            return None
+            return session, None
 
     def _sent_on(self, agent: AgentName, session: SessionId) -> SessionId:
         return self._sessions.named_session(agent, sent_on_name(session))
@@ -150,7 +152,8 @@ class ContextPages:
         newest = next((prompt for prompt in held if prompt.session_id in (session, sent_on)), None)
         if newest is None or newest.session_id != sent_on:
             return None
-        return next((prompt for prompt in held if prompt.session_id == sent_on and is_main(prompt)), newest)
+        lines = (main_line(prompt) for prompt in held if prompt.session_id == sent_on)
+        return next(filter(None, lines), newest)
 
     def _report(
         self, prompt: LastPrompt, engines: LastPrompt | None, policy: Policy, growth: Growth | None, top: int
@@ -182,14 +185,25 @@ class ContextPages:
         return self._counter.count(PromptParts(messages=prompt.messages, tools=prompt.tools)).tokens
 
 
-def is_main(prompt: LastPrompt) -> bool:
-    """Part of a conversation's main line, not a title, a compaction or a review; true where that cannot be told."""
-    if not prompt.messages:
-        return True
-    first = read_message(prompt.messages[0])
-    system = text_of(prompt.messages[0]) if first.role is None or first.is_instruction else ""
-    last = [text_of(raw) for raw in prompt.messages[-LAST_MESSAGES:] if read_message(raw).role == "user"]
-    return prompt_kind(system, last, prompt.tools is not None) in MAIN_KINDS
+def main_line(prompt: LastPrompt) -> LastPrompt | None:
+    """The last prompt of the conversation along this path, without a review that goes on from it; ``None`` where the
+    path is a title's or a compaction's. What is no longer held is taken as it is."""
+    if prompt.messages is None:
+        return prompt
+    for place, (depth, _) in reversed(tuple(enumerate(prompt.sent))):
+        messages = prompt.messages[:depth]
+        if messages and _kind(messages, prompt.tools) in MAIN_KINDS:
+            return msgspec.structs.replace(
+                prompt, messages=messages, message_count=depth, sent=prompt.sent[: place + 1]
+            )
+    return None
+
+
+def _kind(messages: Sequence[bytes], tools: bytes | None) -> TurnKind:
+    first = read_message(messages[0])
+    system = text_of(messages[0]) if first.role is None or first.is_instruction else ""
+    last = [text_of(raw) for raw in messages[-LAST_MESSAGES:] if read_message(raw).role == "user"]
+    return prompt_kind(system, last, tools is not None)
 
 
 def _total(prompt: LastPrompt, counted: TokenCount) -> TokenCount:

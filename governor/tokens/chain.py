@@ -77,8 +77,13 @@ class LastPrompt(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[bytes, ...] | None
     """``None``: its bytes are no longer held."""
     tools: bytes | None
-    prompt_tokens: int | None
-    """As the engine reported."""
+    sent: tuple[tuple[int, int | None], ...]
+    """In how many messages prompts along it ended, and what the engine reported of each; the shortest first."""
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """As the engine reported."""
+        return dict(self.sent).get(self.message_count)
 
 
 class SessionIndex:
@@ -108,12 +113,14 @@ class SessionIndex:
         *,
         tools: bytes | None = None,
         trace: str | None = None,
+        apart: bool = False,
     ) -> Located:
         """Find the session and shape of a prompt and remember the prompt as sent. Changes state.
 
         ``head`` is :func:`digest_head` of the model and tools; ``messages`` are all messages, system first, as raw
         JSON. With a client's session id the session is the one of that id; else the one a trace id ties it to; else
         the agent's session that shares most of the beginning, at least the first message that is not a system prompt.
+        A session that begins ``apart`` is found by its id only.
         """
         prompt = Prompt(head, messages, tools)
         named = self._named(agent, client_session, trace)
@@ -125,7 +132,11 @@ class SessionIndex:
             if best is not None and not same_conversation(best, prompt):
                 best = None
         if session is None:
-            session = best.session if best else self._session(agent, named or _derive_id(agent, head, prompt.opening))
+            session = (
+                best.session
+                if best
+                else self._session(agent, named or _derive_id(agent, head, prompt.opening), apart=apart)
+            )
         self._touch(session, trace)
         located = self._relate(session, best, prompt)
         self._trim(session)
@@ -151,7 +162,7 @@ class SessionIndex:
                     message_count=path.messages,
                     messages=path.raw,
                     tools=path.tools,
-                    prompt_tokens=path.sent.get(path.messages),
+                    sent=tuple(sorted(path.sent.items())),
                 )
 
     def check_integrity(self) -> None:
@@ -162,7 +173,10 @@ class SessionIndex:
             for wrong, text in (
                 (paths != self._paths, "paths"),
                 (sum(map(len, self._of_agent.values())) != len(self._sessions), "sessions of agents"),
-                (sum(map(len, self._openings.values())) != len(paths), "openings"),
+                (
+                    sum(map(len, self._openings.values())) != sum(not path.session.apart for path in paths.values()),
+                    "openings",
+                ),
                 (sum(self._raw.values()) != self._raw_bytes, "raw bytes"),
                 ({id_ for id_, path in paths.items() if path.raw is not None} != set(self._raw), "raw holders"),
                 (self._raw_bytes > self._limits.raw_bytes, "raw limit"),
@@ -187,10 +201,10 @@ class SessionIndex:
             return self.named_session(agent, client_session)
         return self._traces.get((agent, trace)) if trace is not None else None
 
-    def _session(self, agent: AgentName, id_: SessionId) -> Session:
+    def _session(self, agent: AgentName, id_: SessionId, *, apart: bool) -> Session:
         session = self._sessions.get((agent, id_))
         if session is None:
-            session = self._sessions[agent, id_] = Session(agent, id_)
+            session = self._sessions[agent, id_] = Session(agent, id_, apart=apart)
             self._of_agent.setdefault(agent, OrderedDict())[id_] = session
         return session
 
@@ -247,6 +261,8 @@ class SessionIndex:
     def _enter(self, path: Path, opening: bytes) -> None:
         """List the path under its opening message, as the latest used."""
         self._leave(path)
+        if path.session.apart:
+            return
         path.opening = opening
         self._openings.setdefault((path.session.agent, opening), OrderedDict())[path.id] = path
 
