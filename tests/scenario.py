@@ -60,7 +60,8 @@ class CaseVariant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def engine(self, **changes: Any) -> ScriptedEngine:
         """The engine this variant describes, not yet started.
 
-        ``policy.window`` and ``policy.pool_tokens`` become the engine's own; ``summary_stub`` is not used.
+        ``policy.window`` and ``policy.pool_tokens`` become the engine's own, ``policy.summary_window`` that of the
+        requests for a summary, which ``summary_stub`` answers.
         ``changes`` replace fields of :class:`~serve.scripted.Knobs`.
         """
         answers = [answer for answer in (self.stub, self.stub_second) if answer is not None]
@@ -69,8 +70,11 @@ class CaseVariant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             knobs["window_tokens"] = self.policy["window"]
         if "pool_tokens" in self.policy:
             knobs["pool_tokens"] = self.policy["pool_tokens"]
-        options = ModeOptions(tokens=self.stub_tokens, mix=self.mix)
-        return ScriptedEngine(*answers, knobs=Knobs(**(knobs | changes)), options=options)
+        options = ModeOptions(
+            tokens=self.stub_tokens, mix=self.mix, summary_window_tokens=self.policy.get("summary_window")
+        )
+        summaries = [] if self.summary_stub is None else [self.summary_stub]
+        return ScriptedEngine(*answers, summaries=summaries, knobs=Knobs(**(knobs | changes)), options=options)
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ from governor.gateway.planner import Measure
 from governor.gateway.turn import Turn, TurnBook
 from governor.gateway.weights import Weights
 from governor.output.caps import CapDecision, CapReason
-from governor.output.edits import Edits, edit
+from governor.output.edits import edit
 from governor.policy.model import Policy, SlicePolicy
 from governor.schedule.events import TurnArrived
 from governor.schedule.loop import Admission, Lease
@@ -103,7 +104,8 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a summary that fits."""
 
     given: SummaryInput
-    edits: Edits
+    edits: tuple[str, ...]
+    asks_tiers: bool
     call: EngineCall
     count: TokenCount
 
@@ -134,7 +136,11 @@ class Summariser:
         try:
             with turn:
                 turn.note(f"parent:{asked.parent.turn_id}")
-                return await self._written(turn, asked, about)
+                try:
+                    return await self._written(turn, asked, about)
+                except asyncio.CancelledError:
+                    turn.client_gone = asked.parent.client_gone and not asked.idle
+                    raise
         except GovernorError as error:
             reason = Rejection.ERROR
             if isinstance(error, ContextOverflow):
@@ -164,9 +170,9 @@ class Summariser:
             broke_at=None,
             known=known if known is not None and known.messages <= about else None,
         )
-        turn.message_count, turn.located, turn.edits = len(made.given.messages), located, made.edits.changed
+        turn.message_count, turn.located, turn.edits = len(made.given.messages), located, made.edits
         turn.measure = Measure(kind=TurnKind.SUMMARY, count=made.count, window_tokens=asked.window_tokens)
-        turn.tiers_asked = made.edits.asks_tiers
+        turn.tiers_asked = made.asks_tiers
         body = await self._answered(turn, asked, made, turn.measure, located, cap)
         told = instruction(policy.compression.summary_tokens)
         text = accept(body, room_tokens=cap.tokens, size_of=asked.weights.size_of, told=told)
@@ -208,15 +214,16 @@ class Summariser:
         body = summary_body(asked.request.json.body, given.messages, policy.compression, can)
         edits = edit(parse(Endpoint.CHAT, body), cap, policy.request, can, policy.output.thinking, facts)
         call = EngineCall(endpoint=Endpoint.CHAT, body=edits.body, turn_id=turn.turn_id)
+        made = partial(_Made, given=given, asks_tiers=edits.asks_tiers)
         restored = await self._restored(asked, given, about)
         if restored is not None and self._engine.continuation is not None:
             call = restored.applied(self._engine.continuation, call)
-            return _Made(given=given, edits=edits, call=call, count=restored.count)
+            return made(edits=(*edits.changed, restored.edit), call=call, count=restored.count)
         margin = max(_LEAST_MARGIN, math.ceil(given.tokens * _MARGIN_SHARE), asked.count.margin)
         count = TokenCount(tokens=given.tokens, margin=margin, source=asked.count.source)
         if can.counts_prompts:
             count = await self._engine.count_prompt(Endpoint.CHAT, call.body) or count
-        return _Made(given=given, edits=edits, call=call, count=count)
+        return made(edits=edits.changed, call=call, count=count)
 
     async def _restored(self, asked: SummaryAsked, given: SummaryInput, about: int) -> Restored | None:
         """The prompt as the conversation's own tokens, where its turns go on from them."""

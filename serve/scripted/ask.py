@@ -27,7 +27,7 @@ class Dialect(StrEnum):
 
 
 class CallKind(StrEnum):
-    """Whose call a request is, as Hermes 0.19.0 and OpenClaw 2026.9.6 send them."""
+    """Whose call a request is, as Hermes 0.19.0, OpenClaw 2026.9.6 and the governor send them."""
 
     AGENT = "agent"
     TITLE = "title"
@@ -35,6 +35,8 @@ class CallKind(StrEnum):
     REVIEW = "review"
     """Hermes's background review, OpenClaw's skill review."""
     MEMORY_FLUSH = "memory_flush"
+    SUMMARY = "summary"
+    """A gateway's own, of a history that it is about to make shorter."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -96,6 +98,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             for text in last_two
         ):
             return CallKind.REVIEW
+        if last_two and "Write that summary now" in last_two[-1]:
+            return CallKind.SUMMARY
         return CallKind.AGENT
 
 

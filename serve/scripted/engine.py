@@ -31,6 +31,7 @@ class ScriptedEngine:
         assert engine.hits[0].body == ...
 
     ``answers``: the nth generation call gets the nth, the last one repeats; without any the engine converses.
+    ``summaries``: the same for a gateway's own requests for a summary, which then use up none of ``answers``.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ScriptedEngine:
         *answers: Source,
         by_path: Mapping[str, Sequence[Source]] | None = None,
         calls: Mapping[CallKind, Sequence[str | Behaviour]] | None = None,
+        summaries: Sequence[Source] = (),
         knobs: Knobs | None = None,
         options: ModeOptions | None = None,
         host: str = "127.0.0.1",
@@ -55,6 +57,7 @@ class ScriptedEngine:
         self._answers = AnswerQueue(answers)
         self._by_path = {path: AnswerQueue(sources) for path, sources in (by_path or {}).items()}
         self._calls = parse_calls(calls or {})
+        self._summaries = AnswerQueue(summaries)
         self._conversation = Conversation(self.knobs)
         self._mode_calls = dict.fromkeys(MODES, 0)
         self._connections: set[Connection] = set()
@@ -69,6 +72,7 @@ class ScriptedEngine:
             *setup.answers,
             by_path=setup.by_path,
             calls=setup.calls,
+            summaries=setup.summaries,
             knobs=setup.knobs,
             options=setup.options,
             host=host,
@@ -152,16 +156,20 @@ class ScriptedEngine:
         if queue is None:
             await self._serve_built_in(exchange)
             return
-        reaction = queue.take()
         try:
             ask = parse_ask(dialect or Dialect.CHAT, hit.body)
         except BadAsk as error:
+            reaction = queue.take()
             if not isinstance(reaction, tuple):
                 body = error_body(dialect or Dialect.CHAT, str(error), "invalid_request_error", "bad_request")
                 await exchange.reply(400, body)
                 return
             # Written steps answer whatever was sent.
             ask = Ask(dialect=dialect or Dialect.CHAT, model="", messages=())
+        else:
+            is_summary = queue is self._answers and ask.kind() is CallKind.SUMMARY and not self._summaries.is_empty
+            hit.kind = CallKind.SUMMARY.value if is_summary else hit.kind
+            reaction = self._summaries.take() if is_summary else queue.take()
         await self._react(exchange, ask, reaction)
 
     async def _react(self, exchange: Exchange, ask: Ask, reaction: Reaction | None) -> None:

@@ -14,6 +14,10 @@ from serve.scripted.ask import Ask, Message
 from serve.scripted.behaviour import Behaviour
 
 _OK = Behaviour(say="ok")
+_SUMMARY = (
+    "The user shows charts and wants them summarised. Each was looked at and described; none of the descriptions was "
+    "disputed. Open: the summary of all charts."
+)
 
 
 class ModeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,6 +27,8 @@ class ModeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Prompt and completion tokens that ``honour_include_usage`` reports."""
     window_tokens: int | None = None
     """Window of the ``window_check`` modes; ``None``: the engine's."""
+    summary_window_tokens: int | None = None
+    """Window of ``window_check_no_data_urls``; ``None``: the other one."""
     mix: tuple[str, ...] = ()
     """The ways of ``by_mix``, in turn."""
     hang_s: float = 30.0
@@ -76,11 +82,11 @@ def window_check(ask: Ask, number: int, options: ModeOptions) -> Behaviour:
 
 
 def window_check_no_data_urls(ask: Ask, number: int, options: ModeOptions) -> Behaviour:
-    """``window_check`` that refuses images sent as data URLs too."""
+    """``window_check`` for requests for a summary, which refuses images sent as data URLs too."""
     for index, message in enumerate(ask.messages):
         if message.has_data_url:
             return _rejected(f"messages[{index}]: data URLs are not accepted")
-    return window_check(ask, number, options)
+    return Behaviour(say=_SUMMARY, window_tokens=options.summary_window_tokens or options.window_tokens)
 
 
 def pool_model(ask: Ask, number: int, options: ModeOptions) -> Behaviour:

@@ -32,6 +32,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Answers of single paths, which come before ``answers`` and before the built-in paths."""
     calls: dict[CallKind, list[Any]] = {}
     """While the engine converses: behaviours per kind of call, consumed one a call, then ordinary answers."""
+    summaries: list[Any] = []
+    """The same as ``answers`` for a gateway's own requests for a summary; empty: they are calls like others."""
     knobs: Knobs = Knobs()
     """The engine itself."""
     options: ModeOptions = ModeOptions()
@@ -45,6 +47,11 @@ class AnswerQueue:
         reactions = [parse_source(source) for source in sources]
         self._reactions = [item for item in reactions for _ in range(_times(item))]
         self._next = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """There never was an answer."""
+        return not self._reactions
 
     def take(self) -> Reaction | None:
         """The next answer, ``None`` when there never was one."""
