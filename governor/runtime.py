@@ -35,6 +35,7 @@ from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Planner
 from governor.gateway.prewarm import Prewarmer
 from governor.gateway.relay import AnswerLimits
+from governor.gateway.residency import CacheFeed, Residency
 from governor.gateway.server import GatewayServer
 from governor.gateway.shaping import Shaping
 from governor.gateway.sight import EngineSight
@@ -95,6 +96,7 @@ class Governor:
         policies: PolicyStore,
         admin_token: Secret,
         secrets: tuple[Secret, ...] = (),
+        cache: CacheFeed | None = None,
     ) -> None:
         self._clock = clock
         self._started_at = clock.wall()
@@ -121,13 +123,22 @@ class Governor:
         )
         self.sight = EngineSight(engine, self.admission, clock)
         self.prewarmer = Prewarmer(engine, self.admission)
+        self.residency = Residency(cache, clock, self.watch.set_alert)
         planner = Planner(engine, self.sessions, counter)
+        self.archive = archive
         self.heads = Heads(archive)
         drafting = Drafting(engine, counter)
         compressor = Compressor(engine, planner, self.heads, drafting, archive, self.events, clock)
         self.shaping = Shaping(planner, compressor)
         answering = Answering(
-            engine, self.watch, self.admission, self.history, self.prewarmer, clock, config.answer_limits
+            engine,
+            self.watch,
+            self.admission,
+            self.history,
+            self.prewarmer,
+            self.residency,
+            clock,
+            config.answer_limits,
         )
         services = Services(
             engine=engine,
@@ -184,6 +195,7 @@ class Governor:
             asyncio.create_task(self.watch.run(), name="engine-watch"),
             asyncio.create_task(self.sight.run(), name="engine-sight"),
             asyncio.create_task(self.prewarmer.run(), name="prewarmer"),
+            asyncio.create_task(self.residency.run(), name="residency"),
             asyncio.create_task(self._policies.watch(self._on_policy), name="policy-watch"),
         ]
         serving = asyncio.create_task(self._server.serve([bound]), name="server")
@@ -241,6 +253,7 @@ class Governor:
             agents=tuple(self.book.agent_view(AgentName(name), _text(problems.get(name))) for name in names),
             turns=self.book.views({waiting.turn_id: waiting.reason for waiting in queue.waiting}),
             queue=queue,
+            cache=self.residency.view(),
             store=StoreView(ok=health.ok, pending=health.pending, dropped=health.dropped, last_error=health.last_error),
             alerts=tuple(alerts),
         )
@@ -263,6 +276,7 @@ class Governor:
         self.metrics.engine_up.set(mode is EngineMode.READY)
         if mode is EngineMode.READY:
             self.history.clear()  # it may be another one
+            self.residency.on_engine_ready([card.id for card in self.watch.models])
             self._set_floors()
 
     def _set_floors(self) -> None:

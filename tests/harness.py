@@ -21,6 +21,7 @@ from governor.schedule.events import EngineMode
 from governor.settings import Home, Secret
 from governor.snapshot import Snapshot
 from governor.store.database import sqlite_url
+from governor.store.archive_model import Archive
 from governor.store.model import StoredTurn, TurnClosed
 from governor.store.query import TurnLogReader
 from governor.store.turnlog import SqlTurnLog
@@ -66,6 +67,11 @@ class Governed:
             verify=_NO_TLS,
             **options,
         )
+
+    @property
+    def archive(self) -> Archive:
+        """What left prompts."""
+        return self.governor.archive
 
     async def chat(self, agent: str = "alice", **body: Any) -> httpx.Response:
         """One chat call; ``model`` and ``messages`` have defaults."""

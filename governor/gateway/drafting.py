@@ -4,6 +4,7 @@ write."""
 from __future__ import annotations
 
 import asyncio
+import math
 
 import msgspec
 
@@ -67,8 +68,10 @@ class Drafting:
         for _ in range(_TRIES):
             made = await asyncio.to_thread(self._plan, now, weights, stages, aim)
             if isinstance(made, NoPlan):
+                if drafted.shaped is not None:  # above the target, which no plan comes down to
+                    return drafted
                 return None if stages is not policy else Drafted(detail=str(made))
-            drafted = await self._counted(now, made)
+            drafted = await self._counted(now, made, count)
             over = (drafted.after_tokens or 0) - limits.target_tokens
             if drafted.shaped is None or over <= 0:
                 return drafted
@@ -101,14 +104,16 @@ class Drafting:
         body = now.request.json.edited({"messages": joined(messages)})
         return await self._engine.count_prompt(Endpoint.CHAT, body)
 
-    async def _counted(self, now: Shaped, made: Plan) -> Drafted:
-        """What the engine will see of it. An engine that counts prompts and cannot count this one would refuse it."""
+    async def _counted(self, now: Shaped, made: Plan, before: TokenCount) -> Drafted:
+        """What the engine will see of it. One that counts prompts and cannot count this one would refuse it; for one
+        that cannot count, the plan's own sum stands, which agrees with what the whole prompt was counted as, and is as
+        sure in proportion."""
         request = with_messages(now.request, made.messages)
         prompt = prompt_of(request)
+        margin = math.ceil(before.margin * made.after_tokens / max(1, before.tokens))
+        count: TokenCount | None = msgspec.structs.replace(before, tokens=made.after_tokens, margin=margin)
         if self._engine.capabilities.counts_prompts:
             count = await self._engine.count_prompt(Endpoint.CHAT, request.json.body)
-        else:
-            count = await asyncio.to_thread(self._counter.count, prompt)
         stages = ", ".join(f"{stage.value} {tokens:,}" for stage, tokens in made.freed_by_stage.items())
         if count is None:
             return Drafted(stages=stages, detail="the engine could not render what came out")

@@ -92,7 +92,8 @@ class Planner:
         """The same for a prompt that the engine is sent in place of the client's, in the client's session: such prompts
         are a line of their own."""
         head = _head(request, prompt)
-        located = self._sessions.locate(agent, head, prompt.messages, sent_on_name(session), tools=prompt.tools)
+        name = sent_on_name(session)
+        located = self._sessions.locate(agent, head, prompt.messages, name, tools=prompt.tools, apart=True)
         return msgspec.structs.replace(located, session_id=session)
 
     def room_tokens(self, request: GenerationRequest, card: ModelCard, policy: Policy) -> int | None:

@@ -58,10 +58,12 @@ class Path:
 class Session:
     """A small set of paths."""
 
-    __slots__ = ("agent", "id", "paths")
+    __slots__ = ("agent", "apart", "id", "paths")
 
-    def __init__(self, agent: AgentName, id_: SessionId) -> None:
+    def __init__(self, agent: AgentName, id_: SessionId, *, apart: bool) -> None:
         self.agent = agent
+        self.apart = apart
+        """Not to be found by what its prompts begin with."""
         self.id = id_
         self.paths: OrderedDict[int, Path] = OrderedDict()
 
