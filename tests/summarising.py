@@ -93,7 +93,7 @@ async def summarising(
     counter = EstimateCounter()
     async with governed(engine_url, root, engine_kind=engine_kind, **options) as gateway:
         governor = gateway.governor
-        summariser = Summariser(engine, governor.admission, governor.book, governor.history, deadline_s)
+        summariser = Summariser(engine, counter, governor.admission, governor.book, governor.history, deadline_s)
         try:
             yield Summarising(gateway, summariser, Planner(engine, SessionIndex(), counter), counter)
             await gateway.assert_idle()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -50,6 +49,8 @@ from governor.schedule.events import TurnArrived
 from governor.schedule.loop import Admission, Lease
 from governor.schedule.retention import FETCH_LIMITS
 from governor.tokens.chain import Located, digest_message
+from governor.tokens.counter import Counter
+from governor.tokens.model import KnownPrefix, PromptParts
 from governor.types import AgentClass, AgentName, TokenCount, TurnId, TurnKind
 from governor.visible import visible
 from governor.wire import failures
@@ -62,11 +63,9 @@ log = logging.getLogger(__name__)
 DEADLINE_S = 240.0
 """From leave to run to the whole answer: a prompt of 200,000 tokens that had to be computed, and 4,000 written."""
 _FITTINGS = 3
-"""Each makes the history shorter by what the engine has counted too much."""
+"""Each makes the history shorter by the share that the engine has counted too much."""
 _MOST_ANSWER_BYTES = 4 * 1024 * 1024
 _SHOWN_CHARS = 300
-_LEAST_MARGIN, _MARGIN_SHARE = 64, 0.02
-"""Of a count that is the sum of weighed messages: their seams are not theirs."""
 
 
 class SummaryAsked(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,9 +117,16 @@ class Summariser:
     """One per governor, on its event loop."""
 
     def __init__(
-        self, engine: Engine, admission: Admission, book: TurnBook, history: History, deadline_s: float = DEADLINE_S
+        self,
+        engine: Engine,
+        counter: Counter,
+        admission: Admission,
+        book: TurnBook,
+        history: History,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         self._engine = engine
+        self._counter = counter
         self._admission = admission
         self._book = book
         self._history = history
@@ -162,13 +168,12 @@ class Summariser:
             window_tokens=asked.window_tokens,
         )
         made = await self._made(turn, asked, about, cap)
-        known = asked.located.known if made.given.is_warm else None
         located = msgspec.structs.replace(
             asked.located,
             digests=asked.located.digests[:about],
             shared_messages=about if made.given.is_warm else 0,
             broke_at=None,
-            known=known if known is not None and known.messages <= about else None,
+            known=_known(asked, made.given, about),
         )
         turn.message_count, turn.located, turn.edits = len(made.given.messages), located, made.edits
         turn.measure = Measure(kind=TurnKind.SUMMARY, count=made.count, window_tokens=asked.window_tokens)
@@ -199,10 +204,10 @@ class Summariser:
             made = await self._call(turn, asked, given, about, cap)
             if asked.window_tokens is None or room_tokens is None:
                 return made
-            over = made.count.upper + cap.tokens - asked.window_tokens
-            if over <= 0:
+            most = asked.window_tokens - cap.tokens
+            if made.count.upper <= most:
                 return made
-            room_tokens -= over
+            room_tokens = cap.tokens + int(given.tokens * most / made.count.upper)
         raise ContextOverflow(
             prompt_tokens=asked.count.tokens, window_tokens=asked.window_tokens or 0, reserve_tokens=cap.tokens
         )
@@ -219,10 +224,9 @@ class Summariser:
         if restored is not None and self._engine.continuation is not None:
             call = restored.applied(self._engine.continuation, call)
             return made(edits=(*edits.changed, restored.edit), call=call, count=restored.count)
-        margin = max(_LEAST_MARGIN, math.ceil(given.tokens * _MARGIN_SHARE), asked.count.margin)
-        count = TokenCount(tokens=given.tokens, margin=margin, source=asked.count.source)
-        if can.counts_prompts:
-            count = await self._engine.count_prompt(Endpoint.CHAT, call.body) or count
+        count = await self._engine.count_prompt(Endpoint.CHAT, call.body) if can.counts_prompts else None
+        if count is None:
+            count = await asyncio.to_thread(self._counter.count, _prompt(asked, given, about))
         return made(edits=edits.changed, call=call, count=count)
 
     async def _restored(self, asked: SummaryAsked, given: SummaryInput, about: int) -> Restored | None:
@@ -299,6 +303,21 @@ class Summariser:
         reader.on_data(body)
         turn.on_first_token()
         return body
+
+
+def _known(asked: SummaryAsked, given: SummaryInput, about: int) -> KnownPrefix | None:
+    """What the engine has told of the beginning of this prompt."""
+    known = asked.located.known if given.is_warm else None
+    return known if known is not None and known.messages <= about else None
+
+
+def _prompt(asked: SummaryAsked, given: SummaryInput, about: int) -> PromptParts:
+    tools = asked.request.tools
+    return PromptParts(
+        messages=[bytes(raw) for raw in given.messages],
+        tools=None if tools is None else bytes(tools),
+        known=_known(asked, given, about),
+    )
 
 
 async def _unless_wanted(reading: Coroutine[Any, Any, bytes], lease: Lease, *, is_idle: bool) -> bytes:
