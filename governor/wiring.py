@@ -11,6 +11,8 @@ from importlib.metadata import version
 import msgspec
 
 from governor.clock import Clock, SystemClock
+from governor.gateway.residency import CacheFeed
+from governor.gateway.sglang_cache import CachePlaces, SglangCache
 from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore, shipped_folder
 from governor.runtime import Governor, RuntimeConfig
@@ -41,6 +43,8 @@ class EngineTarget(msgspec.Struct, frozen=True, kw_only=True):
     """``upstream``, ``llamacpp`` or ``sglang``."""
     key: Secret | None = None
     """Sent to this URL only."""
+    cache: CachePlaces | None = None
+    """Where an SGLang tells of its cache; ``None``: nowhere."""
 
 
 def build_engine(target: EngineTarget) -> Engine:
@@ -50,6 +54,13 @@ def build_engine(target: EngineTarget) -> Engine:
     if target.kind == "sglang":
         return Sglang(target.url, key=target.key)
     return OpenAIUpstream("upstream", target.url, key=target.key)
+
+
+def build_cache(target: EngineTarget) -> CacheFeed | None:
+    """What tells of the target's cache."""
+    if target.kind != "sglang" or target.cache is None:
+        return None
+    return SglangCache(target.url, target.cache, key=target.key)
 
 
 @contextmanager
@@ -62,8 +73,11 @@ def assembled(
     database: str | None = None,
     counter: Counter | None = None,
     clock: Clock | None = None,
+    cache: CacheFeed | None = None,
 ) -> Iterator[tuple[Governor, SqlTurnLog]]:
     """A governor ready to run on the running event loop, and its turn log, which is closed at the end.
+
+    ``cache``: instead of what the target has.
 
     The caller holds the home's instance lock. Raises :class:`~governor.errors.ConfigError` for a bad file of the
     owner's and :class:`~governor.store.errors.StoreError` for an impossible database URL.
@@ -97,6 +111,7 @@ def assembled(
             policies=policies,
             admin_token=admin_token,
             secrets=() if target.key is None else (target.key,),
+            cache=cache or build_cache(target),
         )
         governor.on_store_health(turn_log.health())
         yield governor, turn_log

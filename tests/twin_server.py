@@ -85,6 +85,7 @@ async def twin_server(
     script: Script | None = None,
     speed: float = SPEED,
     after: TwinServer | None = None,
+    port: int = 0,
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """Its books are checked at the end. ``after``: an earlier one, whose L3 it finds."""
@@ -93,7 +94,7 @@ async def twin_server(
     if after is not None:
         left = {"storage": after.engine.tiers.storage, "content": after.content}
     server = TwinServer(machine or small_machine(), chosen, script=script, **left)
-    bound = bound_socket("127.0.0.1", 0)
+    bound = bound_socket("127.0.0.1", port)
     config = uvicorn.Config(server.app, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=1)
     program = _Unsignalled(config)
     running = asyncio.create_task(program.serve(sockets=[bound]))

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from governor.cli.choices import EngineOptions
 from governor.cli.console import Exit, err, fail
 from governor.gateway.engine_watch import ProcessListener
+from governor.gateway.sglang_cache import CachePlaces
 from governor.schedule.events import EngineMode
 from governor.settings import Home
 from governor.tokens.counter import Counter
@@ -174,7 +175,14 @@ async def _launch_sglang(profile: Profile, options: EngineOptions, home: Home, s
     asked = SglangOptions(profile=profile, model=options.model, python=options.python)
     engine = await launch_sglang(asked, home, on_change=started.on_change, on_plugin=started.on_plugin)
     started.supervisor, started.l3_guard = engine.supervisor, engine.l3_guard
-    started.target = EngineTarget(url=engine.base_url, kind="sglang")
+    site = engine.site
+    places = CachePlaces(
+        kv_events=site.kv_events_endpoint if profile.reporting.kv_events else None,
+        kv_replay=site.kv_replay_endpoint,
+        plugin_socket=engine.plugin_socket,
+        l3_folder=site.l3_folder,
+    )
+    started.target = EngineTarget(url=engine.base_url, kind="sglang", cache=places)
     for note in engine.command.notes:
         log.info("%s: %s", note.key, note.text)
 
@@ -182,7 +190,10 @@ async def _launch_sglang(profile: Profile, options: EngineOptions, home: Home, s
 async def _launch_twin(asked: TwinOptions, home: Home, started: StartedEngine) -> None:
     engine = await launch_twin(asked, home, on_change=started.on_change, on_plugin=started.on_plugin)
     started.supervisor = engine.supervisor
-    started.target = EngineTarget(url=engine.base_url, kind="sglang")
+    places = CachePlaces(
+        kv_events=engine.kv_events_endpoint, kv_replay=engine.kv_replay_endpoint, plugin_socket=engine.plugin_socket
+    )
+    started.target = EngineTarget(url=engine.base_url, kind="sglang", cache=places)
     what = f"no engine but its twin, at speed {asked.speed:g}: {engine.machine.summary}"
     err.print(f"[dim]{escape(what)}[/]")
 

@@ -41,6 +41,8 @@ async def cared_for(engine: StartedEngine, governor: Governor) -> AsyncIterator[
 
         def tell(report: L3Report) -> None:
             governor.watch.set_alert(_L3_ALERT, "; ".join(report.warnings))
+            if report.evicted_files:
+                governor.residency.relist_l3()
 
         tasks.append(asyncio.create_task(watch_l3(engine.l3_guard, tell)))
     try:

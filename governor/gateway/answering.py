@@ -19,6 +19,7 @@ from governor.gateway.planner import TurnPlan
 from governor.gateway.prewarm import Prewarmer
 from governor.gateway.relay import AnswerLimits, Relay
 from governor.gateway.reply import Reply
+from governor.gateway.residency import Followed, Residency
 from governor.gateway.turn import Turn
 from governor.policy.model import Policy
 from governor.schedule.events import TurnArrived
@@ -27,7 +28,7 @@ from governor.tokens.chain import Located
 from governor.types import PromptShape
 from governor.wire.answer import reader_for
 from governor.wire.request import GenerationRequest
-from serve.engine import Endpoint, Engine, EngineAnswer, EngineCall
+from serve.engine import Endpoint, Engine, EngineAnswer, EngineCall, TokenIds
 
 _ATTEMPTS = 2
 """A turn that the engine did not even accept asks once more, after waiting for the engine to come back."""
@@ -63,6 +64,7 @@ class Answering:
         admission: Admission,
         history: History,
         prewarmer: Prewarmer,
+        residency: Residency,
         clock: Clock,
         limits: AnswerLimits,
     ) -> None:
@@ -71,6 +73,7 @@ class Answering:
         self._admission = admission
         self._history = history
         self._prewarmer = prewarmer
+        self._residency = residency
         self._clock = clock
         self._limits = limits
 
@@ -107,15 +110,20 @@ class Answering:
         for attempt in range(1, _ATTEMPTS + 1):
             async with self._admission.lease(arrival, turn.on_queued) as lease:
                 turn.on_granted((turn.queued_s or 0.0) + lease.waited_s)
+                followed = self._residency.on_granted(turn.agent, located)
                 lease.confirmed = False  # until the engine's answer has come to its end
                 need = partial(claim_now, claim, policy, plan.cap.tokens)
                 bounds = bounds_of(policy.output, self._engine.capabilities) if in_pieces else None
                 pausing, guard = None, None
                 listener = self._history.listener(ask, turn.flags) if ask else None
                 if pauses or bounds is not None or listener is not None:
-                    on_ids = listener.on_ids if listener else None
                     pausing = Pausing(
-                        lease=lease, listener=turn, clock=self._clock, claim_now=need, bounds=bounds, on_ids=on_ids
+                        lease=lease,
+                        listener=turn,
+                        clock=self._clock,
+                        claim_now=need,
+                        bounds=bounds,
+                        on_ids=partial(_told, listener, followed),
                     )
                     if not request.stream and "stream" not in turn.edits:
                         turn.edits = (*turn.edits, "stream")
@@ -136,6 +144,7 @@ class Answering:
                     if attempt == _ATTEMPTS:
                         raise
                 finally:
+                    followed.on_ended(turn.usage(), well=turn.answer.ended_well)
                     lease.confirmed = lease.confirmed or turn.answer.ended_well
                     lease.left = self._prewarmer.on_answered(arrival, call, turn.answer, plan.measure.count.tokens)
 
@@ -201,3 +210,10 @@ class Answering:
         )
         async with opened as answer:
             await relay.run(answer)
+
+
+def _told(listener: Listener | None, followed: Followed, ids: TokenIds) -> None:
+    """A generation's tokens, to all who want them."""
+    followed.on_ids(ids)
+    if listener is not None:
+        listener.on_ids(ids)

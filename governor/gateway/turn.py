@@ -175,7 +175,7 @@ class Turn:
                 return TurnState.GOVERNOR_ERROR, InternalError.code, "the turn ended without an answer"
         return TurnState.GOVERNOR_ERROR, InternalError.code, type(error).__name__
 
-    def _usage(self) -> Usage:
+    def usage(self) -> Usage:
         """As reported. An engine that splits what was cached by tier says nothing where nothing was cached (SGLang)."""
         usage = self.answer.usage
         if not self.tiers_asked or usage.cached_tokens != 0 or usage.cached_device_tokens is not None:
@@ -187,7 +187,7 @@ class Turn:
             raise RuntimeError(f"turn {self.turn_id} closed twice")
         self._closed = True
         self._end_pause()
-        answer, usage = self.answer, self._usage()
+        answer, usage = self.answer, self.usage()
         if answer.lost_to_reasoning:
             self.flags.append("answer_lost_to_reasoning")
         known = None not in (usage.reasoning_tokens, usage.completion_tokens)

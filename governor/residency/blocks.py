@@ -70,10 +70,13 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
 class Watcher(Protocol):
     """Who is told of every change of a page, right after it."""
 
-    def on_page(self, page: int, before: int, after: int) -> None: ...
+    def on_page(self, page: int, before: int, after: int, *, moved: bool) -> None:
+        """``moved``: the engine has just done so; else it is only known from now on."""
+        ...
 
     def on_forgotten(self, *, anew: bool) -> None:
-        """Nothing of L1 and L2 is known any more, or nothing is there. ``anew``: it is another engine."""
+        """What was told of KV in L1 and L2 will be told again. ``anew``: it is another engine, and what was told of
+        states and L3 is of the one before."""
         ...
 
 
@@ -140,7 +143,7 @@ class Blocks:
     def on_computed(self, pages: Iterable[int]) -> None:
         """An answer of these pages has ended, so its KV is in L1. Only of use where not all is known."""
         if self.knowledge.kv and not self.knowledge.kv_whole:
-            self._set(pages, L1_KV)
+            self._set(pages, L1_KV, moved=False)
 
     # States in L1 and L2
 
@@ -153,7 +156,7 @@ class Blocks:
         self._drop(NEAR_STATE)
         for page, tiers in states:
             for tier in tiers:
-                self._set((page,), STATE[tier])
+                self._set((page,), STATE[tier], moved=False)
         self._know(states=True)
 
     def on_state(self, page: int, tiers: Iterable[Tier]) -> None:
@@ -187,14 +190,28 @@ class Blocks:
         self._unfollowed = False
         self._know(l3=True)
 
-    def on_l3_listed(self) -> None:
-        """All that is in L3 has been told of by now."""
+    def on_l3_unsure(self) -> None:
+        """L3 may have other pages than were told of."""
+        self._know(l3=False)
+
+    def on_l3_listed(self, pages: set[int], states: set[int]) -> None:
+        """All that L3 has."""
+        self._unfollowed = False
+        for bit, listed in ((L3_KV, pages), (L3_STATE, states)):
+            gone = [page for page, here in self._flags.items() if here & bit and page not in listed]
+            self._unset(gone, bit)
+            room = max(0, self._most_pages - len(self._flags))
+            new = [page for page in listed if page not in self._flags]
+            self._unfollowed = self._unfollowed or len(new) > room
+            self._set(listed.intersection(self._flags), bit, moved=False)
+            self._set(new[:room], bit, moved=False)
         self._know(l3=not self._unfollowed)
 
     def on_anew(self, *, keeps_l3: bool) -> None:
-        """It is another engine; what L3 has stays there where it is on a disk of its own."""
-        self._drop(NEAR_KV | NEAR_STATE | (0 if keeps_l3 else L3_KV | L3_STATE))
-        self.knowledge = Knowledge(page_tokens=self.knowledge.page_tokens, kv=self.knowledge.kv, l3=False)
+        """It is another engine. What it has in L1 and L2 is told of by itself; what L3 has stays there where it is on
+        a disk."""
+        self._drop(NEAR_STATE | (0 if keeps_l3 else L3_KV | L3_STATE))
+        self._know(has_states=None, states=False, l3=False)
         self._tell_forgotten(anew=True)
 
     # Looking back
@@ -222,12 +239,12 @@ class Blocks:
 
     # Parts
 
-    def _set(self, pages: Iterable[int], bit: int) -> None:
+    def _set(self, pages: Iterable[int], bit: int, *, moved: bool = True) -> None:
         flags = self._flags
         for page in pages:
             here = flags.get(page, 0)
             if not here & bit:
-                self._change(page, here | bit)
+                self._change(page, here | bit, moved=moved)
 
     def _unset(self, pages: Iterable[int], bit: int) -> None:
         flags = self._flags
@@ -237,13 +254,10 @@ class Blocks:
                 self._change(page, here & ~bit)
 
     def _drop(self, bits: int) -> None:
-        self._unset_all([page for page, here in self._flags.items() if here & bits], bits)
-
-    def _unset_all(self, pages: list[int], bits: int) -> None:
-        for page in pages:
+        for page in [page for page, here in self._flags.items() if here & bits]:
             self._change(page, self._flags[page] & ~bits)
 
-    def _change(self, page: int, after: int) -> None:
+    def _change(self, page: int, after: int, *, moved: bool = True) -> None:
         before = self._flags.get(page, 0)
         if before == after:
             return
@@ -258,7 +272,7 @@ class Blocks:
             if len(self._changed_pages) > MOST_CHANGES:
                 self._lose_oldest()
         for watcher in self._watchers:
-            watcher.on_page(page, before, after)
+            watcher.on_page(page, before, after, moved=moved)
 
     def _know(self, **known: bool | int | None) -> None:
         after = msgspec.structs.replace(self.knowledge, **known)

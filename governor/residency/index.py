@@ -100,7 +100,7 @@ class ResidencyIndex:
         for key in list(self._contexts):
             self._forget(key)
 
-    def on_page(self, page: int, before: int, after: int) -> None:
+    def on_page(self, page: int, before: int, after: int, *, moved: bool) -> None:
         owners = self._owners.get(page)
         if owners is None:
             return

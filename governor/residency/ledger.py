@@ -23,6 +23,10 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: float | None = None
     """One state; 0 for a model without."""
 
+    @property
+    def is_known(self) -> bool:
+        return self.token_bytes is not None and self.state_bytes is not None
+
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier can hold; ``None``: not known, or no limit."""
@@ -78,28 +82,29 @@ class TierLedger:
         self._telling_turns = 0
         self._computed_pages = 0
 
-    def on_page(self, page: int, before: int, after: int) -> None:
+    def on_page(self, page: int, before: int, after: int, *, moved: bool) -> None:
         changed = before ^ after
         came = changed & after
         for tier in Tier:
             if changed & KV[tier]:
                 self._held_pages[tier] += 1 if came & KV[tier] else -1
-                self._written_pages[tier] += bool(came & KV[tier])
+                self._written_pages[tier] += moved and bool(came & KV[tier])
             if changed & STATE[tier]:
                 self._held_states[tier] += 1 if came & STATE[tier] else -1
-                self._written_states[tier] += bool(came & STATE[tier])
-        if came & KV[Tier.L1] and not before & KV[Tier.L2]:  # else it was brought back: what L3 has comes by L2, too
+                self._written_states[tier] += moved and bool(came & STATE[tier])
+        # What is in L2 was brought back from there, as is what L3 had: it comes by L2.
+        if moved and came & KV[Tier.L1] and not before & KV[Tier.L2]:
             self._computed_pages += 1
 
     def on_forgotten(self, *, anew: bool) -> None:
         """What is told again is counted again, so counting begins anew."""
-        tiers = Tier if anew else (Tier.L1, Tier.L2)
-        for tier in tiers:
-            self._written_pages[tier] = self._written_states[tier] = 0
-        self._computed_pages = 0
         if anew:
-            self._telling_turns = 0
+            self._written_pages[Tier.L3] = 0
+            self._written_states = dict.fromkeys(Tier, 0)
             self._served_tokens = dict.fromkeys(Tier, 0)
+            self._telling_turns = 0
+        else:
+            self._written_pages[Tier.L1] = self._written_pages[Tier.L2] = self._computed_pages = 0
 
     def on_served(self, usage: Usage) -> None:
         """A turn has ended; one whose answer does not tell the tiers counts for none."""

@@ -7,7 +7,7 @@ The rules are SGLang's (0.5.23 ``unified_tree_core.py`` match, ``unified_radix_c
 * a hybrid model goes on from the deepest matched page that has a state in L1 or L2, a dense one from the deepest;
 * L1 serves up to the deepest such place that has all of it in L1; what lies between is L2's;
 * from there on L3 is asked, for no less than a least span, and gives pages without a hole, of a hybrid model up to the
-  deepest one with a state.
+  deepest one with a state; those of them that L2 has, and that only lacked the state, count as L2's.
 """
 
 from __future__ import annotations
@@ -81,27 +81,28 @@ def predict(
     matched, device, best = _matched(here, needs_state)
     host = sum(1 for each in here[device:best] if each & L2_KV)
     least_pages = max(1, -(-rules.l3_least_tokens // page_tokens))
-    is_backed = best == 0 or here[best - 1] & L2_KV
-    disk = _found_in_l3(here, best, needs_state) if is_backed and len(here) - best >= least_pages else 0
+    asks_l3 = len(here) - best >= least_pages and (best == 0 or bool(here[best - 1] & L2_KV))
+    disk = _found_in_l3(here, best, needs_state) if asks_l3 and known.l3 else 0
     disk = disk if disk >= least_pages else 0
     usable = device + host + disk
-    held = sum(1 for each in here if each & ANY_KV)
-    unknown = 0 if known.kv_whole or matched == len(here) else len(here) - max(matched, best + disk)
-    l3_unknown = not known.l3 and len(here) - best - disk >= least_pages
-    if l3_unknown:
-        unknown = len(here) - best - disk
-    # Behind the known part a page that is held is known to be of no use, or is not known to be.
-    unusable = 0 if unknown else max(0, held - usable)
-    rest = context_tokens - (usable + unusable + unknown) * page_tokens
+    # Of what is read, pages that L2 has, and only lacked a state behind them, are L2's.
+    host_behind = sum(1 for each in here[best : best + disk] if each & L2_KV)
+    why, unknown = None, 0
+    if asks_l3 and not known.l3:
+        why, unknown = _L3_UNKNOWN, len(here) - best
+    elif not known.kv_whole and matched < len(here):
+        why, unknown = _KV_UNKNOWN, len(here) - max(matched, best + disk)
+    # Of what lies behind, nobody knows whether it can be used.
+    unusable = 0 if unknown else max(0, sum(1 for each in here if each & ANY_KV) - usable)
     return Prediction(
         context_tokens=context_tokens,
         l1_tokens=device * page_tokens,
-        l2_tokens=host * page_tokens,
-        l3_tokens=None if l3_unknown and not disk else disk * page_tokens,
+        l2_tokens=(host + host_behind) * page_tokens,
+        l3_tokens=None if why is _L3_UNKNOWN else (disk - host_behind) * page_tokens,
         unusable_tokens=unusable * page_tokens,
-        missing_tokens=max(0, rest),
+        missing_tokens=max(0, context_tokens - (usable + unusable + unknown) * page_tokens),
         unknown_tokens=unknown * page_tokens,
-        why_unknown=None if not unknown else _L3_UNKNOWN if l3_unknown else _KV_UNKNOWN,
+        why_unknown=why,
     )
 
 

@@ -3,6 +3,7 @@
 from serve.sglang_feed.events import (
     FeedEvent,
     KvCleared,
+    KvLost,
     KvRemoved,
     KvReset,
     KvStored,
@@ -21,6 +22,7 @@ __all__ = [
     "FeedEvent",
     "KvCleared",
     "KvFeed",
+    "KvLost",
     "KvRemoved",
     "KvReset",
     "KvStored",

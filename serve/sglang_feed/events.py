@@ -39,6 +39,12 @@ class KvCleared(msgspec.Struct, frozen=True):
     """The engine has forgotten every page (``/flush_cache``)."""
 
 
+class KvLost(msgspec.Struct, frozen=True):
+    """Nobody tells of KV until the next :class:`KvReset`: the engine is gone."""
+
+    reason: str
+
+
 class KvReset(msgspec.Struct, frozen=True):
     """What was told before does not hold any more: begin with nothing. What follows is all that can be had."""
 
@@ -154,6 +160,8 @@ class PluginHello(msgspec.Struct, frozen=True, kw_only=True):
     """How often one failed."""
     dropped: int
     """Messages that the plugin could not queue."""
+    l3_told: int | None
+    """How often it has told of L3 before; 0: whatever it has written there will be told. ``None``: it does not say."""
 
 
 class PluginLost(msgspec.Struct, frozen=True):
@@ -167,6 +175,7 @@ FeedEvent = (
     | KvRemoved
     | KvCleared
     | KvReset
+    | KvLost
     | StateChanged
     | StatesKnown
     | L3Changed

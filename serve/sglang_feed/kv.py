@@ -14,7 +14,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from serve.sglang_feed.events import FeedEvent, KvReset
+from serve.sglang_feed.events import FeedEvent, KvLost, KvReset
 from serve.sglang_feed.messages import KvBatch, Unreadable, read_batch
 
 _REPLAY_S = 5.0
@@ -44,7 +44,7 @@ class KvFeed:
         try:
             with closing(_socket(context, zmq.SUB)) as live:
                 live.setsockopt(zmq.SUBSCRIBE, self._topic)
-                monitor = live.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+                monitor = live.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
                 live.connect(self._endpoint)
                 try:
                     await self._follow(context, live, monitor)
@@ -69,8 +69,10 @@ class KvFeed:
                 continue
             settled = False
             if monitor in ready:
-                parse_monitor_message(await monitor.recv_multipart())
-                await self._begin(context, "connected to the engine")
+                if parse_monitor_message(await monitor.recv_multipart())["event"] == zmq.EVENT_DISCONNECTED:
+                    self._sink(KvLost("the engine closed the connection"))
+                else:
+                    await self._begin(context, "connected to the engine")
                 continue
             frames = await live.recv_multipart()
             if len(frames) == 3:
@@ -114,6 +116,7 @@ class KvFeed:
                 self._sink(KvReset(str(error)))
                 batch = KvBatch(self._last_at, ())
             self._tell(number, batch)
+            await asyncio.sleep(0)  # thousands may follow, and turns are on this loop
 
     def _tell(self, number: int, batch: KvBatch) -> None:
         self._last, self._last_at = number, batch.at

@@ -48,6 +48,7 @@ class _Line(msgspec.Struct, frozen=True):
     calls: dict[str, int] = {}
     failures: int = 0
     dropped: int = 0
+    l3_told: int | None = None
     change: str = ""
     tier: str = ""
     hash: str | None = None
@@ -95,6 +96,7 @@ def _event(m: _Line) -> FeedEvent | None:
                 calls=m.calls,
                 failures=m.failures,
                 dropped=m.dropped,
+                l3_told=m.l3_told,
             )
         case "states":
             states = m.states if isinstance(m.states, list) else []

@@ -12,7 +12,7 @@ from serve.sglang_feed.messages import Unreadable, read_line
 
 _LONGEST_LINE = 64 * 1024 * 1024
 _FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 1.0
 
 
 class PluginFeed:

@@ -131,6 +131,13 @@ def test_l3_goes_on_behind_l2_only_where_that_has_a_copy() -> None:
     assert split(found(blocks)) == (4, 0, 6, 0, 0)
 
 
+def test_what_l2_has_is_its_own_though_the_state_behind_it_is_l3_s() -> None:
+    blocks = heard()
+    blocks.on_stored(Tier.L2, CHAIN[:4], PAGE)
+    blocks.on_l3_written(CHAIN, [CHAIN[7]])
+    assert split(found(blocks)) == (0, 4, 4, 2, 0)
+
+
 def test_a_prompt_s_last_page_that_is_not_whole_is_missing() -> None:
     blocks = heard(has_states=False)
     blocks.on_stored(Tier.L1, CHAIN, PAGE)
@@ -175,13 +182,17 @@ def test_after_a_gap_what_is_not_told_of_is_unknown() -> None:
 
 def test_l3_from_before_is_unknown_until_it_is_listed() -> None:
     blocks = heard(has_states=False)
+    blocks.on_l3_written(CHAIN)
     blocks.on_anew(keeps_l3=True)
     blocks.on_cleared()
     blocks.on_model(page_tokens=PAGE, has_states=False)
+    assert not found(blocks).is_whole
+    blocks.on_anew(keeps_l3=False)
+    blocks.on_model(page_tokens=PAGE, has_states=False)
     prediction = found(blocks)
     assert (prediction.l3_tokens, prediction.unknown_tokens) == (None, 640)
-    blocks.on_l3_written(CHAIN[:5])
-    blocks.on_l3_listed()
+    blocks.on_l3_written(CHAIN[:9])
+    blocks.on_l3_listed(set(CHAIN[:5]), set())
     assert split(found(blocks)) == (0, 0, 5, 0, 5)
 
 
@@ -191,8 +202,11 @@ def test_too_many_pages_make_l3_unknown_and_nothing_else() -> None:
     blocks.on_l3_written(range(4))
     assert blocks.knowledge.l3
     blocks.on_l3_written(range(4, 9))
-    blocks.on_l3_listed()
     assert (len(blocks), blocks.knowledge.l3, blocks.knowledge.kv_whole) == (4, False, True)
+    blocks.on_l3_listed(set(range(2, 8)), set())
+    assert (len(blocks), blocks.knowledge.l3) == (4, False)
+    blocks.on_l3_listed({2, 3}, set())
+    assert (len(blocks), blocks.knowledge.l3) == (2, True)
 
 
 # Looking back

@@ -28,6 +28,8 @@ _MAX_QUEUED = 20_000
 _MAX_UNSENT_BYTES = 8 * 1024 * 1024
 """A listener that is further behind is cut off."""
 _BEAT_S = 0.2
+_GATHER_S = 0.005
+"""What comes within this goes out together."""
 
 
 class Channel:
@@ -42,6 +44,7 @@ class Channel:
         self._sequence = 0
         self.dropped = 0
         """Messages that found the queue full."""
+        self._l3_told = 0
         self.instance = uuid.uuid4().hex
         """Another one after each start of the engine."""
         self._states: dict[str, tuple[int, str]] = {}
@@ -49,6 +52,10 @@ class Channel:
         self._selector = selectors.DefaultSelector()
         self._server = _listening(self._path)
         self._selector.register(self._server, selectors.EVENT_READ)
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="governor-plugin", daemon=True)
 
@@ -65,10 +72,15 @@ class Channel:
         """Queue a message. Never blocks; drops it when the queue is full."""
         with self._lock:
             self._sequence += 1
+            self._l3_told += kind == "l3"
             if len(self._queue) >= self._max_queued:
                 self.dropped += 1
                 return
+            was_empty = not self._queue
             self._queue.append({"seq": self._sequence, "at": time.time(), "type": kind, **fields})
+        if was_empty:
+            with contextlib.suppress(OSError):  # full: it is awake anyway
+                self._waker.send(b"\0")
 
     def _run(self) -> None:
         try:
@@ -81,15 +93,19 @@ class Channel:
             for listener in list(self._listeners):
                 self._drop(listener)
             self._selector.close()
-            self._server.close()
+            for each in (self._server, self._woken, self._waker):
+                each.close()
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def _turn(self) -> None:
-        """Wait a beat for listeners, then send what has come in the meantime."""
+        """Wait for messages or listeners, a beat at most, then send what has come in the meantime."""
         for key, _ in self._selector.select(_BEAT_S):
             if key.fileobj is self._server:
                 self._accept()
+            elif key.fileobj is self._woken:
+                self._woken.recv(4096)
+                time.sleep(_GATHER_S)
             else:
                 self._on_listener(key.fileobj)
         lines = []
@@ -109,10 +125,16 @@ class Channel:
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
         states = [[name, tokens, tiers] for name, (tokens, tiers) in self._states.items()]
-        hello = {"type": "hello", "version": VERSION, "instance": self.instance, "dropped": self.dropped}
+        hello: dict[str, Any] = {
+            "type": "hello",
+            "version": VERSION,
+            "instance": self.instance,
+            "dropped": self.dropped,
+        }
         # What is queued comes after, so the first number that follows is that of the queue's head.
         with self._lock:
             sent = self._queue[0]["seq"] - 1 if self._queue else self._sequence
+            hello["l3_told"] = self._l3_told - sum(message["type"] == "l3" for message in self._queue)
         opening = _line({"seq": sent, "at": time.time(), **hello, **self._greeting()})
         self._listeners[listener] = bytearray(opening + _line({"seq": sent, "type": "states", "states": states}))
 
