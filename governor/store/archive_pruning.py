@@ -105,12 +105,11 @@ def _drop_oldest(
             break
         gone.append(row)
         freed += row["stored_bytes"] or 0
-    _drop_rows(connection, entries, home_id, [dict(row) for row in gone if "handle" in row])
-    _drop_rows(connection, heads, home_id, [dict(row) for row in gone if "session" in row])
-    digests = {bytes(row["digest"]) for row in gone if "handle" in row}
+    gone_entries = [row for row in gone if "handle" in row]
+    _drop_rows(connection, entries, home_id, gone_entries)
+    _drop_rows(connection, heads, home_id, [row for row in gone if "session" in row])
     named = sa.exists().where(entries.c.home_id == texts.c.home_id, entries.c.digest == texts.c.digest)
-    for digest in digests:
-        connection.execute(sa.delete(texts).where(texts.c.home_id == home_id, texts.c.digest == digest, ~named))
+    _drop_rows(connection, texts, home_id, gone_entries, ~named)
     return len(gone)
 
 
@@ -120,13 +119,20 @@ def _text_bytes() -> sa.Label[Any]:
     return sa.select(texts.c.stored_bytes).where(*of_text).scalar_subquery().label("stored_bytes")
 
 
-def _drop_rows(connection: sa.Connection, table: sa.Table, home_id: str, rows: list[dict[str, Any]]) -> None:
+def _drop_rows(
+    connection: sa.Connection,
+    table: sa.Table,
+    home_id: str,
+    rows: list[sa.RowMapping],
+    *conditions: sa.ColumnElement[bool],
+) -> None:
+    """Drop the rows with these keys that meet the conditions."""
     if not rows:
         return
     keys = [column for column in table.primary_key.columns if column.name != "home_id"]
     same = [column == sa.bindparam(f"the_{column.name}") for column in keys]
     values = [{f"the_{column.name}": row[column.name] for column in keys} for row in rows]
-    connection.execute(sa.delete(table).where(table.c.home_id == home_id, *same), values)
+    connection.execute(sa.delete(table).where(table.c.home_id == home_id, *same, *conditions), values)
 
 
 _WITH_AGENT: Final = (entries, heads, compactions)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -48,22 +47,24 @@ class ArchiveReader:
             .order_by(heads.c.made_at.desc())
             .limit(most)
         )
-        with self._rows(heads, query) as rows:
+        with self._connect(heads) as connection:
+            rows = connection.execute(query).mappings() if connection is not None else ()
             return [stored_head(row) for row in rows][::-1]
 
     def recall(self, handle: str, agent: AgentName | None = None) -> Recalled | None:
         """What left last under a handle. ``agent``: of what this agent's turns left."""
-        query = (
-            sa.select(entries, texts.c.packed, texts.c.body)
-            .join(texts, sa.and_(texts.c.home_id == entries.c.home_id, texts.c.digest == entries.c.digest))
-            .where(*self._ours(entries), entries.c.handle == handle)
-            .order_by(entries.c.left_at.desc())
-            .limit(1)
-        )
+        query = sa.select(entries).where(*self._ours(entries), entries.c.handle == handle)
         if agent is not None:
             query = query.where(entries.c.agent == agent)
-        with self._rows(entries, query) as rows:
-            return next((stored_recalled(row) for row in rows), None)
+        with self._connect(entries) as connection:
+            found = () if connection is None else connection.execute(query).mappings().all()
+            if connection is None or not found:
+                return None
+            # Sorted here: asked for the newest, a planner may walk all entries by time.
+            entry = max(found, key=lambda row: row["left_at"])
+            of_entry = (texts.c.home_id == entry["home_id"], texts.c.digest == entry["digest"])
+            text = connection.execute(sa.select(texts.c.packed, texts.c.body).where(*of_entry)).mappings().one()
+            return stored_recalled(entry, text)
 
     def compactions(self, agent: AgentName | None = None, most: int = 100) -> list[Compaction]:
         """The newest first."""
@@ -71,18 +72,18 @@ class ArchiveReader:
         if agent is not None:
             query = query.where(compactions.c.agent == agent)
         query = query.order_by(compactions.c.at.desc(), compactions.c.number.desc()).limit(most)
-        with self._rows(compactions, query) as rows:
+        with self._connect(compactions) as connection:
+            rows = connection.execute(query).mappings() if connection is not None else ()
             return [stored_compaction(row) for row in rows]
 
     def _ours(self, table: sa.Table) -> list[sa.ColumnElement[bool]]:
         return [] if self._home_id is None else [table.c.home_id == self._home_id]
 
     @contextmanager
-    def _rows(self, table: sa.Table, query: sa.Select[Any]) -> Iterator[list[sa.RowMapping]]:
-        with self._database.connect() as connection:
-            there = sa.inspect(connection).has_table(table.name)
-            rows = list(connection.execute(query).mappings()) if there else []
+    def _connect(self, table: sa.Table) -> Iterator[sa.Connection | None]:
+        """``None`` where there is no such table."""
         try:
-            yield rows
+            with self._database.connect() as connection:
+                yield connection if sa.inspect(connection).has_table(table.name) else None
         except (zlib.error, msgspec.MsgspecError) as error:
             raise StoreUnreadable(f"what the archive keeps is damaged: {error}") from error

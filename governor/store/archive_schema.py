@@ -50,7 +50,8 @@ entries: Final = sa.Table(
     sa.Column("turn_id", sa.Text, nullable=False),
     sa.Column("left_at", sa.Double, nullable=False),
 )
-sa.Index("ix_archive_entries_handle", entries.c.handle)
+# The handle comes first: no planner takes it for a question by time.
+sa.Index("ix_archive_entries_handle", entries.c.handle, entries.c.home_id, entries.c.agent)
 sa.Index("ix_archive_entries_home_id_digest", entries.c.home_id, entries.c.digest)
 sa.Index("ix_archive_entries_home_id_agent_left_at", entries.c.home_id, entries.c.agent, entries.c.left_at)
 sa.Index("ix_archive_entries_home_id_left_at", entries.c.home_id, entries.c.left_at)
@@ -74,13 +75,14 @@ heads: Final = sa.Table(
     # A MessagePack list of the messages' bytes.
     sa.Column("messages", sa.LargeBinary, nullable=False),
 )
+sa.Index("ix_archive_heads_of_session", heads.c.home_id, heads.c.agent, heads.c.session, heads.c.made_at)
 sa.Index("ix_archive_heads_home_id_made_at", heads.c.home_id, heads.c.made_at, heads.c.stored_bytes)
 
 compactions: Final = sa.Table(
     "compactions",
     metadata,
-    sa.Column("home_id", sa.Text, primary_key=True),
     sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("home_id", sa.Text, nullable=False),
     # Counts the compactions of the process that wrote them, so that what is written twice stands once.
     sa.Column("number", sa.BigInteger, primary_key=True),
     sa.Column("agent", sa.Text, nullable=False),
@@ -96,7 +98,7 @@ compactions: Final = sa.Table(
     sa.Column("summary_turn", sa.Text),
 )
 sa.Index("ix_compactions_at", compactions.c.at)
-sa.Index("ix_compactions_agent_at", compactions.c.agent, compactions.c.at)
+sa.Index("ix_compactions_agent_home_id_at", compactions.c.agent, compactions.c.home_id, compactions.c.at)
 
 _HEAD: Final = tuple(name for name in Head.__struct_fields__ if name != "messages")
 
@@ -142,14 +144,14 @@ def compaction_row(number: int, compaction: Compaction) -> Row:
     return {"number": number, **{name: storable(getattr(compaction, name)) for name in Compaction.__struct_fields__}}
 
 
-def stored_recalled(row: sa.RowMapping) -> Recalled:
-    """A row of entries with its text. Raises ``zlib.error`` where the body is damaged."""
+def stored_recalled(entry: sa.RowMapping, text: sa.RowMapping) -> Recalled:
+    """Raises ``zlib.error`` where the body is damaged."""
     return Recalled(
-        left=LeftText(handle=row["handle"], body=_unpacked(row["body"], row["packed"]), what=row["what"]),
-        agent=AgentName(row["agent"]),
-        session=SessionId(row["session"]),
-        turn_id=TurnId(row["turn_id"]),
-        left_at=row["left_at"],
+        left=LeftText(handle=entry["handle"], body=_unpacked(text["body"], text["packed"]), what=entry["what"]),
+        agent=AgentName(entry["agent"]),
+        session=SessionId(entry["session"]),
+        turn_id=TurnId(entry["turn_id"]),
+        left_at=entry["left_at"],
     )
 
 

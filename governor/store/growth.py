@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from governor.context import COMPRESSED, NOT_CACHED, CauseTotal, Growth, PrefixBreak, TurnGrowth
 from governor.store.model import StoredTurn, TurnClosed
-from governor.types import SessionId, TurnKind
+from governor.types import MAIN_KINDS, SessionId
 from governor.visible import visible
 
-MAIN_KINDS = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
 _LEAST_LOSS_TOKENS = 256
 """Less is what an engine prefills again in any case: it caches whole pages, and leaves the last token out."""
 _LONGEST_DETAIL = 120
@@ -117,6 +116,7 @@ def _causes(turns: Sequence[TurnGrowth]) -> tuple[CauseTotal, ...]:
             unknown=sum(broke.lost_tokens is None for _, broke in breaks),
             last_turn=breaks[-1][0],
             last_place="" if cause in _WITHOUT_PLACE else breaks[-1][1].place,
+            last_detail=breaks[-1][1].detail,
         )
         for cause, breaks in by_cause.items()
     ]

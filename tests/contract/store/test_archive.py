@@ -13,7 +13,7 @@ from governor.store.archive import HEADS_PER_SESSION
 from governor.store.archive_model import CompactedBy, LeftText
 from governor.store.archive_query import ArchiveReader
 from governor.store.database import engine_for
-from governor.store.errors import BadDatabaseUrl
+from governor.store.errors import BadDatabaseUrl, StoreUnreadable
 from governor.store.query import TurnLogReader
 from governor.types import AgentName, TurnId
 from tests.archive_records import ADA, BOB, S1, S2, archive, compaction, head, left
@@ -242,6 +242,19 @@ async def test_a_database_of_before_the_archive_has_nothing_and_is_brought_up_to
         assert log.flush(10)
     assert reader.compactions() == [WHOLE]
     assert TurnLogReader(url).turn(TurnId("t1")) is not None
+
+
+async def test_a_damaged_body_is_told_by_name_to_a_person_and_is_nothing_to_the_gateway(url: URL) -> None:
+    with archive(url) as kept:
+        kept.keep(head("a"), (left("x" * 500),), WHOLE)
+        assert kept.flush(10)
+        with engine_for(url).connect() as connection, connection.begin():
+            connection.execute(sa.text("UPDATE archive_texts SET body = :body"), {"body": b"torn"})
+            connection.execute(sa.text("UPDATE archive_heads SET messages = :body"), {"body": b"torn"})
+        assert await kept.recall(left("x" * 500).handle, ADA) is None
+        assert await kept.heads(ADA, S1) == ()
+    with pytest.raises(StoreUnreadable, match="damaged"):
+        ArchiveReader(url).recall(left("x" * 500).handle)
 
 
 async def test_close_writes_what_waits_and_later_records_are_counted_as_dropped(url: URL) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -16,9 +19,8 @@ from governor.store.archive import SqlArchive
 from governor.store.archive_model import LeftText
 from governor.store.archive_pruning import DAY_S, ROUND_ROWS, Pruned, prune
 from governor.store.archive_query import ArchiveReader
-from governor.store.database import engine_for
-from governor.store.schema import metadata
-from governor.types import AgentName
+from governor.store.database import engine_for, sqlite_url
+from governor.types import AgentName, SessionId
 from tests.archive_records import ADA, BOB, S1, archive, compaction, head, left
 from tests.store_records import HOME, T0
 
@@ -188,17 +190,48 @@ def test_upkeep_that_fails_stops_no_writing(url: URL, caplog: pytest.LogCaptureF
     assert there(url, count=3) == [0, 1, 2]
 
 
-def test_the_sum_of_bytes_and_the_oldest_are_read_from_indexes() -> None:
-    engine = sa.create_engine("sqlite://")
-    wanted = {
-        "SELECT sum(stored_bytes) FROM archive_texts WHERE home_id = 'h'": "COVERING INDEX ix_archive_texts",
-        "SELECT handle FROM archive_entries WHERE home_id = 'h' ORDER BY left_at LIMIT 9": "ix_archive_entries_home_id",
-        "SELECT session FROM archive_heads WHERE home_id = 'h' ORDER BY made_at LIMIT 9": "ix_archive_heads_home_id",
-    }
-    with engine.connect() as connection:
-        metadata.create_all(connection)
-        for query, index in wanted.items():
-            plan = str(connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}")).all())
-            assert index in plan
-            assert "TEMP B-TREE" not in plan
-    engine.dispose()
+@contextmanager
+def plans_of(path: Path) -> Iterator[list[str]]:
+    """What SQLite does for each statement about the archive: filled at the end of the block."""
+    asked: list[tuple[str, Any]] = []
+    plans: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        if "archive_" in statement or "compactions" in statement:
+            asked.append((statement, parameters[0] if isinstance(parameters, list) else parameters))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield plans
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    with closing(sqlite3.connect(path)) as connection:
+        for statement, parameters in asked:
+            if statement.startswith(("SELECT", "DELETE")) and "sqlite_master" not in statement:
+                plans.append(str(connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()))
+
+
+def test_questions_are_answered_and_the_oldest_found_from_indexes(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path / "turns.db")
+    with filled(url):
+        pass
+    reader = ArchiveReader(url, HOME)
+    with plans_of(tmp_path / "turns.db") as recalling:
+        for one in (reader, ArchiveReader(url)):
+            assert one.recall(left("x3").handle) is not None
+            assert one.recall(left("x3").handle, ADA) is not None
+    assert sum("handle=?" in plan for plan in recalling) == 4
+    with plans_of(tmp_path / "turns.db") as heads:
+        assert reader.heads(ADA, SessionId("s3"), 8)
+    assert all("session=?" in plan for plan in heads)
+    with plans_of(tmp_path / "turns.db") as listing:
+        assert reader.compactions()
+        assert reader.compactions(ADA)
+    assert all("ix_compactions_" in plan for plan in listing)
+    with plans_of(tmp_path / "turns.db") as pruning:
+        assert pruned(url, days=4.5, now=T0 + 9 * DAY_S, most_bytes=2_000).more
+    assert len(pruning) > 10
+    assert not [plan for plan in pruning if "B-TREE FOR" in plan]
+    assert not [plan for plan in pruning if "SCAN" in plan.replace("SCAN compactions USING COVERING INDEX", "")]
+    for plans in (recalling, heads):
+        assert not [plan for plan in plans if "SCAN" in plan or "B-TREE FOR" in plan]

@@ -34,7 +34,7 @@ def upgrade() -> None:
         sa.Column("left_at", sa.Double, nullable=False),
         sa.PrimaryKeyConstraint("home_id", "agent", "handle", "digest", name="pk_archive_entries"),
     )
-    op.create_index("ix_archive_entries_handle", "archive_entries", ["handle"])
+    op.create_index("ix_archive_entries_handle", "archive_entries", ["handle", "home_id", "agent"])
     op.create_index("ix_archive_entries_home_id_digest", "archive_entries", ["home_id", "digest"])
     op.create_index("ix_archive_entries_home_id_agent_left_at", "archive_entries", ["home_id", "agent", "left_at"])
     op.create_index("ix_archive_entries_home_id_left_at", "archive_entries", ["home_id", "left_at"])
@@ -55,11 +55,12 @@ def upgrade() -> None:
         sa.Column("messages", sa.LargeBinary, nullable=False),
         sa.PrimaryKeyConstraint("home_id", "agent", "session", "digest", name="pk_archive_heads"),
     )
+    op.create_index("ix_archive_heads_of_session", "archive_heads", ["home_id", "agent", "session", "made_at"])
     op.create_index("ix_archive_heads_home_id_made_at", "archive_heads", ["home_id", "made_at", "stored_bytes"])
     op.create_table(
         "compactions",
-        sa.Column("home_id", sa.Text, nullable=False),
         sa.Column("turn_id", sa.Text, nullable=False),
+        sa.Column("home_id", sa.Text, nullable=False),
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("agent", sa.Text, nullable=False),
         sa.Column("session", sa.Text, nullable=False),
@@ -72,10 +73,10 @@ def upgrade() -> None:
         sa.Column("detail", sa.Text, nullable=False),
         sa.Column("took_ms", sa.Double),
         sa.Column("summary_turn", sa.Text),
-        sa.PrimaryKeyConstraint("home_id", "turn_id", "number", name="pk_compactions"),
+        sa.PrimaryKeyConstraint("turn_id", "number", name="pk_compactions"),
     )
     op.create_index("ix_compactions_at", "compactions", ["at"])
-    op.create_index("ix_compactions_agent_at", "compactions", ["agent", "at"])
+    op.create_index("ix_compactions_agent_home_id_at", "compactions", ["agent", "home_id", "at"])
 
 
 def downgrade() -> None:
