@@ -15,6 +15,8 @@
     ├── NotFound                   404  not_found
     │   └── ModelNotFound          404  model_not_found
     ├── MethodNotAllowed           405  method_not_allowed
+    ├── NotPossible                409  not_possible
+    ├── TurnCancelled              410  cancelled_by_owner
     ├── TooManyTurns               429  rate_limit_exceeded   (Retry-After)
     ├── UpstreamError              502  upstream_error
     │   ├── UpstreamUnavailable    503  engine_unavailable    (Retry-After)
@@ -145,6 +147,22 @@ class MethodNotAllowed(GovernorError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_allowed"
+
+
+class NotPossible(GovernorError):
+    """An action of the owner's that cannot be done as things are now."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "not_possible"
+
+
+class TurnCancelled(GovernorError):
+    """The owner has ended a turn. A status that no client library tries again on, and that none takes for a bad key."""
+
+    status = 410
+    type = "cancelled"
+    code = "cancelled_by_owner"
 
 
 class TooManyTurns(GovernorError):

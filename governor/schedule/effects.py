@@ -16,6 +16,8 @@ class Refusal(StrEnum):
     """The agent's own queue or patience has run out: 429."""
     ENGINE_DOWN = "engine_down"
     """The engine is gone and nobody is starting it: 503."""
+    HELD = "held"
+    """The owner has paused its agent for longer than it may wait: 429."""
     TOO_LARGE = "too_large"
     """It is larger than everything the engine has: waiting is of no use."""
 

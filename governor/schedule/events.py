@@ -133,6 +133,29 @@ class FloorsChanged(msgspec.Struct, frozen=True):
     floors: Mapping[AgentName, int]
 
 
+class AgentHeld(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner has paused an agent: its turns wait until it is released. May be repeated."""
+
+    agent: AgentName
+    reason: str
+    """Which the agent's clients are told, too."""
+    running: bool = False
+    """Answers that have begun are paused as well, where they can be."""
+
+
+class AgentReleased(msgspec.Struct, frozen=True):
+    """An agent is held no more."""
+
+    agent: AgentName
+
+
+class SliceAsked(msgspec.Struct, frozen=True):
+    """The owner has asked a running turn to pause, so that those that wait go first."""
+
+    turn_id: TurnId
+    reason: str
+
+
 class TimePassed(msgspec.Struct, frozen=True):
     """Nothing but time has happened."""
 
@@ -146,5 +169,8 @@ SchedulerEvent = (
     | EngineChanged
     | EngineSeen
     | FloorsChanged
+    | AgentHeld
+    | AgentReleased
+    | SliceAsked
     | TimePassed
 )

@@ -107,6 +107,17 @@ class Floor:
         slots, left = self.engine.slots, len(self.running) - len(without)
         return (slots is None or left < slots) and (left == 0 or self.room.fits_without(turn, without))
 
+    def cannot_pause(self, turn_id: TurnId) -> str | None:
+        """Why it cannot be asked to stop now, in words; ``None`` if it can."""
+        running = self.running.get(turn_id)
+        if running is None:
+            return "it does not run"
+        if not self.engine.pauses:
+            return "its engine cannot go on with an answer"
+        if not running.turn.slices.enabled:
+            return "it has to be one generation, by what it asks for or by slices.enabled of its policy"
+        return None if running.asked_at is None else "it has been asked to already"
+
     def candidates(self, now: float) -> list[Candidate]:
         """Running turns that could be asked to stop, as far as they are not yet."""
         return [

@@ -18,14 +18,18 @@ from governor.budget.ledger import Freed
 from governor.clock import Clock
 from governor.errors import ContextOverflow, GovernorError, InternalError, TooManyTurns, UpstreamUnavailable
 from governor.events import TurnDecided
+from governor.schedule.breakable import Breakable
 from governor.schedule.effects import Refusal
 from governor.schedule.events import (
+    AgentHeld,
+    AgentReleased,
     EngineChanged,
     EngineMode,
     EngineSeen,
     FloorsChanged,
     Left,
     SchedulerEvent,
+    SliceAsked,
     TimePassed,
     TurnArrived,
     TurnEnded,
@@ -73,6 +77,8 @@ class Lease:
         self.left: Left | None = None
         """At the end: what the turn leaves in the cache."""
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.block = Breakable()
+        """What runs under the lease."""
         self._post = post
         self.is_taken = False
         """The scheduler has been told that the turn waits for leave."""
@@ -112,6 +118,8 @@ class Admission:
         self._retention = Retention()
         self._events: asyncio.Queue[SchedulerEvent] = asyncio.Queue()
         self._leases: dict[TurnId, Lease] = {}
+        self._slices: dict[TurnId, asyncio.Future[str | None]] = {}
+        """Asked of the owner task; what keeps a turn from it, in words."""
 
     @property
     def running(self) -> int:
@@ -169,17 +177,44 @@ class Admission:
         """KV tokens that are left free for these agents."""
         self._events.put_nowait(FloorsChanged(floors))
 
+    def hold(self, agent: AgentName, reason: str, *, running: bool = False) -> None:
+        """The agent's turns wait until it is released; ``running``: those that have begun as well. May be repeated."""
+        self._events.put_nowait(AgentHeld(agent=agent, reason=reason, running=running))
+
+    def release(self, agent: AgentName) -> None:
+        """May be repeated."""
+        self._events.put_nowait(AgentReleased(agent))
+
+    async def slice(self, turn_id: TurnId, reason: str) -> str | None:
+        """Ask a running turn to pause, so that those that wait go first. Returns why that cannot be, in words;
+        ``None``: it was asked."""
+        answer = self._slices.get(turn_id)
+        if answer is None:
+            answer = self._slices[turn_id] = asyncio.get_running_loop().create_future()
+            self._events.put_nowait(SliceAsked(turn_id, reason))
+        return await asyncio.shield(answer)
+
+    def cancel(self, turn_id: TurnId, error: GovernorError) -> bool:
+        """End a turn that waits or runs: whoever holds its lease gets ``error``. False: it ends so already, or neither
+        holds a lease nor waits for one."""
+        lease = self._leases.get(turn_id)
+        if lease is None or not lease.block.break_off(error):
+            return False
+        self._tell(Verdict.REFUSED, lease.turn, error.message)
+        return True
+
     def to_fetch(self, having: Container[str]) -> Rest | None:
-        """Whose context, of those in ``having``, is to be brought back into L1 now, while nobody waits. Whoever does it
-        asks for a lease as a turn does, and is asked to stop when another turn arrives."""
-        if self._scheduler.waiting or not self._events.empty():
+        """Whose context, of those in ``having``, is to be brought back into L1 now, while nobody waits but who
+        is held. Whoever does it asks for a lease as a turn does, and is asked to stop when another turn arrives."""
+        if self._scheduler.wants_engine() or not self._events.empty():
             return None
         held_tokens = self._scheduler.ledger.held_tokens
         return self._retention.to_fetch(self._clock.monotonic(), held_tokens=held_tokens, having=having)
 
     @asynccontextmanager
     async def lease(self, turn: TurnArrived, on_queued: QueuedCallback) -> AsyncIterator[Lease]:
-        """Wait for leave to run; give it back on exit. Raises :class:`TooManyTurns` when the turn is refused.
+        """Wait for leave to run; give it back on exit. Raises :class:`TooManyTurns` when the turn is refused, and the
+        error of :meth:`cancel`.
 
         ``on_queued`` is called from the owner task, with the reason, each time that the turn has to wait.
         """
@@ -190,9 +225,10 @@ class Admission:
         self._leases[turn.turn_id] = lease
         self._events.put_nowait(turn)
         try:
-            await lease.granted
-            lease.waited_s = self._clock.monotonic() - arrived
-            yield lease
+            with lease.block:
+                await lease.granted
+                lease.waited_s = self._clock.monotonic() - arrived
+                yield lease
         finally:
             del self._leases[turn.turn_id]
             if lease.granted.done() and not lease.granted.cancelled():
@@ -206,6 +242,8 @@ class Admission:
             now = self._clock.monotonic()
             if isinstance(event, TurnArrived | TurnPaused):
                 self._mark_taken(event.turn_id)
+            if isinstance(event, SliceAsked):
+                self._slices.pop(event.turn_id).set_result(self._scheduler.cannot_pause(event.turn_id))
             try:
                 self._scheduler.on_event(now, self._noted(now, event))
             except Exception:
@@ -320,6 +358,9 @@ class Admission:
                     reserve_tokens=turn.claim.output_tokens * turn.claim.choices,
                     detail=f"({reason}.)",
                 )
+            case Refusal.HELD:
+                message = f"The owner has paused this agent: {reason}. Try again in {retry_after_s} s."
+                return TooManyTurns(message, retry_after_s=retry_after_s)
             case _:
                 message = f"Too many requests at once: {reason}. Try again in {retry_after_s} s."
                 return TooManyTurns(message, retry_after_s=retry_after_s)

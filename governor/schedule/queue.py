@@ -13,6 +13,8 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import msgspec
+
 from governor.schedule.events import TurnArrived
 from governor.schedule.order import Rank, class_rank, rank
 from governor.schedule.standing import Waiting
@@ -52,6 +54,8 @@ class TurnQueue:
         """Of prompts whose clients have hung up while they waited."""
         self.out_of_time: dict[TurnId, Waiting] = {}
         """Those whose ``hold_s`` is over."""
+        self.yielding: set[TurnId] = set()
+        """Those that let others go first."""
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -73,6 +77,8 @@ class TurnQueue:
         self._turns[turn.turn_id] = waiting
         insort(self._agents.setdefault(turn.agent, []), (_place(waiting), waiting), key=lambda entry: entry[0])
         self._patient.add(turn.turn_id)
+        if waiting.yields:
+            self.yielding.add(turn.turn_id)
         asked = waiting.since - waiting.patient_for_s
         moments = [(asked + turn.slices.yield_after_s, _Moment.YIELD), (waiting.due, _Moment.DUE)]
         if not waiting.resumed:
@@ -109,9 +115,21 @@ class TurnQueue:
         if not mine:
             del self._agents[waiting.turn.agent]
         self._patient.discard(turn_id)
+        self.yielding.discard(turn_id)
         self._overdue.pop(turn_id, None)
         self.out_of_time.pop(turn_id, None)
         return waiting
+
+    def begin_anew(self, agent: AgentName, now: float, arrivals: int) -> int:
+        """The agent was held: its turns' waiting budgets begin now, behind all that have come, else the release of one
+        would stop everybody. So does the ``hold_s`` of one that was kept beyond it. Returns ``arrivals``, which counts
+        them anew."""
+        for _, waiting in tuple(self._agents.get(agent, ())):
+            arrivals += 1
+            since = now if waiting.turn.turn_id in self.out_of_time else waiting.since
+            self.remove(waiting.turn.turn_id)
+            self.add(msgspec.structs.replace(waiting, since=since, number=arrivals, patient_for_s=since - now), now)
+        return arrivals
 
     def pass_time(self, now: float) -> None:
         """Take note of the moments that are over."""

@@ -22,6 +22,8 @@ import msgspec
 
 from governor.policy.model import LimitPolicy, SharePolicy
 from governor.schedule.events import (
+    AgentHeld,
+    AgentReleased,
     EngineChanged,
     EngineMode,
     SchedulerEvent,
@@ -72,6 +74,8 @@ class Retention:
         self._resting: OrderedDict[str, Rest] = OrderedDict()
         self._fetched: set[str] = set()
         """Contexts at rest that have been fetched once."""
+        self._held: set[AgentName] = set()
+        """Agents whose turns will not come for now."""
 
     def on_event(self, now: float, event: SchedulerEvent) -> SchedulerEvent:
         """Take note of what the scheduler is about to be told; an arrival comes back with what of it is in L1."""
@@ -84,6 +88,10 @@ class Retention:
                 self._on_paused(event)
             case TurnEnded():
                 self._on_ended(now, event)
+            case AgentHeld(agent=agent):
+                self._held.add(agent)
+            case AgentReleased(agent):
+                self._held.discard(agent)
             case EngineChanged():
                 self.recency.capacity_tokens = event.capacity.tokens
                 if event.anew or event.mode is not EngineMode.READY:
@@ -215,6 +223,8 @@ class Retention:
 
     def _may_fetch(self, rest: Rest) -> bool:
         if not rest.may_fetch or rest.context in self._fetched or rest.tokens < FEWEST_TOKENS:
+            return False
+        if rest.agent in self._held:
             return False
         return not self.recency.holds(rest.context)
 

@@ -26,6 +26,8 @@ class Running(msgspec.Struct):
     """Its engine is gone, and the new one has no room for it: its end is on the way."""
     asked_at: float | None = None
     """When it was asked to stop."""
+    yields: bool = False
+    """The owner has asked, so that others go first."""
 
     def is_making_room(self, now: float) -> bool:
         """It was asked to stop and is about to. One that has not for so long writes the end of its answer, or cannot:
@@ -42,7 +44,10 @@ class Waiting(msgspec.Struct):
     stops: int = 0
     """How often it was stopped before its first token, in a row."""
     patient_for_s: float = 0.0
-    """What its client had waited for the same prompt, before it hung up and asked again."""
+    """What its client had waited for the same prompt, before it hung up and asked again. Negative: so much of its wait
+    does not count."""
+    yields: bool = False
+    """It lets those go first that came to wait before it."""
 
     @property
     def due(self) -> float:

@@ -20,11 +20,14 @@ from governor.budget.ledger import Freed, Ledger
 from governor.schedule.books import AgentBook, check_books
 from governor.schedule.effects import Effects, Refusal
 from governor.schedule.events import (
+    AgentHeld,
+    AgentReleased,
     EngineChanged,
     EngineMode,
     EngineSeen,
     FloorsChanged,
     SchedulerEvent,
+    SliceAsked,
     TimePassed,
     TurnArrived,
     TurnEnded,
@@ -33,6 +36,8 @@ from governor.schedule.events import (
     TurnWrote,
 )
 from governor.schedule.floor import Floor
+from governor.schedule.hindrance import Hindrances
+from governor.schedule.holds import Holds
 from governor.schedule.pace import Pace
 from governor.schedule.queue import TurnQueue
 from governor.schedule.slices import Waiter, for_room, for_turn_in_engine
@@ -41,6 +46,7 @@ from governor.schedule.window import ActiveWindow
 from governor.types import NEVER_REFUSED, AgentName, TurnId
 
 ENGINE_RETRY_S = 10
+HELD_RETRY_S = 60
 
 
 class TurnScheduler:
@@ -52,6 +58,8 @@ class TurnScheduler:
         self._window = ActiveWindow()
         self._waiting = TurnQueue()
         self._agents: dict[AgentName, AgentBook] = {}
+        self._holds = Holds()
+        self._hindrances = Hindrances(self._floor, self._window, self._waiting, self._agents, self._holds)
         self._arrivals = 0
         self._changed = True
         """Something has happened since the last look that may let somebody in."""
@@ -79,7 +87,7 @@ class TurnScheduler:
         """The waiting turns in the order in which they are looked at, and why each waits; for display."""
         attained = partial(self._floor.service.attained, now=now)
         in_line = self._waiting.in_order(now, attained, lambda _: True, look_ahead=None)
-        return [self._standing(now, waiting, position) for position, waiting in enumerate(in_line, start=1)]
+        return [self._hindrances.standing(now, waiting, position) for position, waiting in enumerate(in_line, start=1)]
 
     def standing(self, now: float, turn_id: TurnId) -> Standing | None:
         """Of one waiting turn, ``None`` if it does not wait; for display."""
@@ -87,7 +95,15 @@ class TurnScheduler:
         if waiting is None:
             return None
         attained = partial(self._floor.service.attained, now=now)
-        return self._standing(now, waiting, self._waiting.position(turn_id, attained))
+        return self._hindrances.standing(now, waiting, self._waiting.position(turn_id, attained))
+
+    def wants_engine(self) -> bool:
+        """Somebody waits who is not held."""
+        return any(self._holds.reason(waiting) is None for waiting in self._waiting.all())
+
+    def cannot_pause(self, turn_id: TurnId) -> str | None:
+        """Why a turn cannot be asked to pause now, in words; ``None`` if it can."""
+        return self._floor.cannot_pause(turn_id)
 
     def on_event(self, now: float, event: SchedulerEvent) -> None:
         """Take an event; act through the effects. An event about an unknown turn changes nothing."""
@@ -116,6 +132,8 @@ class TurnScheduler:
                 self._window.on_seen(now, self._floor.room.occupancy, event.served_share)
             case FloorsChanged(floors):
                 self._floor.room.floors = floors
+            case AgentHeld() | AgentReleased() | SliceAsked():
+                self._on_owner(now, event)
             case TimePassed():
                 self._changed |= self._tell_freed(self.ledger.expire(now))
                 self._settle(now)
@@ -157,13 +175,13 @@ class TurnScheduler:
         agent = self._agents.setdefault(turn.agent, AgentBook())
         self._arrivals += 1
         waiting = self._waiting.newcomer(turn, now, self._arrivals)
-        own = self._hindrance(now, waiting)
-        reason = own or self._held_back(now, waiting)
+        own = self._hindrances.words(now, waiting)
+        reason = own or self._hindrances.held_back(now, waiting)
         if reason is None:
             self._grant(now, waiting)
         elif agent.queued >= turn.limits.queue and turn.kind not in NEVER_REFUSED:
             self._forget_if_idle(turn.agent)
-            told = own or self._held_back(now, waiting, named=False)
+            told = own or self._hindrances.held_back(now, waiting, named=False)
             full = f"{agent.queued} turns of this agent wait already ({told})"
             self._effects.reject(turn.turn_id, Refusal.BUSY, full, agent.retry_after(now, turn))
         else:
@@ -179,8 +197,25 @@ class TurnScheduler:
         left = 0 if stopped.started else stopped.turn.prefill_tokens  # at most: its chunks are cached
         turn = msgspec.structs.replace(stopped.turn, claim=claim, new_tokens=left)
         self._agents.setdefault(turn.agent, AgentBook())
-        waiting = Waiting(turn, now, self._arrivals, resumed=True, stops=0 if stopped.started else stopped.stops + 1)
-        self._enqueue(now, waiting, "paused, so that others can run")
+        stops = 0 if stopped.started else stopped.stops + 1
+        waiting = Waiting(turn, now, self._arrivals, resumed=True, stops=stops, yields=stopped.yields)
+        self._enqueue(now, waiting, self._holds.reason(waiting) or "paused, so that others can run")
+
+    def _on_owner(self, now: float, event: AgentHeld | AgentReleased | SliceAsked) -> None:
+        match event:
+            case AgentHeld():
+                self._holds.hold(event)
+                mine = [id_ for id_, each in self._floor.running.items() if each.turn.agent == event.agent]
+                for turn_id in mine if event.running else ():
+                    if self.cannot_pause(turn_id) is None:
+                        self._pause(now, turn_id, event.reason)
+            case AgentReleased(agent):
+                if self._holds.release(agent):
+                    self._arrivals = self._waiting.begin_anew(agent, now, self._arrivals)
+            case SliceAsked(turn_id, reason):
+                if self.cannot_pause(turn_id) is None:
+                    self._floor.running[turn_id].yields = True
+                    self._pause(now, turn_id, reason)
 
     def _on_wrote(self, now: float, turn_id: TurnId, tokens: int) -> None:
         """Reserve ahead of what is written; where there is no room for more, somebody makes it."""
@@ -213,7 +248,8 @@ class TurnScheduler:
             return
         if self._changed or (self._opens_at is not None and now >= self._opens_at):
             self._changed = False
-            self._grant_all(now)
+            while self._grant_all(now) and self._waiting.yielding:
+                pass  # whom they let pass may have gone
             self._opens_at = self._next_opening(now)
         if self._floor.engine.pauses:
             self._pause_for_waiting(now)
@@ -225,82 +261,47 @@ class TurnScheduler:
                 self._forget_waiting(now, waiting.turn.turn_id)
                 self._refuse_engine_down(waiting.turn)
         for waiting in tuple(self._waiting.out_of_time.values()):
-            turn, reason = waiting.turn, self._hindrance(now, waiting)
+            turn, reason = waiting.turn, self._hindrances.words(now, waiting)
+            held = self._holds.reason(waiting) is not None
             self._changed = True  # it can run now, or who waits behind it can
-            if reason is None:
+            if reason is None or (held and turn.kind in NEVER_REFUSED):
                 continue
-            retry_s = self._agents[turn.agent].retry_after(now, turn)
+            refusal = Refusal.HELD if held else Refusal.BUSY
+            retry_s = HELD_RETRY_S if held else self._agents[turn.agent].retry_after(now, turn)
             self._forget_waiting(now, turn.turn_id)
-            self._effects.reject(turn.turn_id, Refusal.BUSY, f"waited {now - waiting.since:.0f} s: {reason}", retry_s)
+            self._effects.reject(turn.turn_id, refusal, f"waited {now - waiting.since:.0f} s: {reason}", retry_s)
 
-    def _grant_all(self, now: float) -> None:
+    def _grant_all(self, now: float) -> bool:
+        """Whether anybody was let in."""
         if not self._waiting or self._floor.is_full():
-            return
-        passes = False
+            return False
+        passes, granted = False, False
         for waiting in self._ordered(now):
             if self._floor.is_full():
-                return
-            if not self._may_run(now, waiting):
+                break
+            if not self._hindrances.may_run(now, waiting):
                 continue
             if not self._floor.lacks(waiting.turn):
                 self._agents[waiting.turn.agent].queued -= 1
                 self._waiting.remove(waiting.turn.turn_id)
                 self._grant(now, waiting)
+                granted = True
                 if not passes:
                     self._pace.on_first_granted(waiting.turn.turn_id, now)
             elif self._waiting.is_overdue(waiting):
-                return  # what becomes free is for this one
+                break  # what becomes free is for this one
             else:
                 passes = True
+        return granted
 
     def _ordered(self, now: float) -> Iterator[Waiting]:
         attained = partial(self._floor.service.attained, now=now)
-        return self._waiting.in_order(now, attained, lambda waiting: self._own_limit(now, waiting) is None)
+        return self._waiting.in_order(now, attained, lambda waiting: self._hindrances.own_limit(now, waiting) is None)
 
     def _next_opening(self, now: float) -> float | None:
         moments = [self._agents[name].next_opening(now) for name in self._waiting.agents()]
         moments.append(self._window.next_change(now))
         return min((moment for moment in moments if moment is not None), default=None)
-
-    def _held_back(self, now: float, waiting: Waiting, *, named: bool = True) -> str | None:
-        """A turn beyond its budget that waits for room goes before all that are not as long over theirs."""
-        if waiting.turn.claim is None:
-            return None
-        for other in self._waiting.overdue():
-            if other is waiting:
-                return None
-            if self._may_run(now, other) and self._floor.lacks(other.turn):
-                who = other.turn.agent if named else "another turn"
-                return f"{who} has waited {now - other.since:.0f} s for room and goes first"
-        return None
-
-    def _hindrance(self, now: float, waiting: Waiting) -> str | None:
-        """Why a turn cannot run now, in words; ``None`` if it can."""
-        turn, engine = waiting.turn, self._floor.engine
-        if engine.mode is not EngineMode.READY:
-            return "the engine is not ready yet"
-        if self._floor.is_full():
-            return f"all {engine.slots} engine slots are taken"
-        own = self._own_limit(now, waiting)
-        if own is not None:
-            return own
-        if not self._window.admits(turn.agent, now):
-            return f"{self._window.members} agents share the cache now, as many as it carries"
-        return self._floor.room.missing_for(turn)
-
-    def _may_run(self, now: float, waiting: Waiting) -> bool:
-        """As soon as there is room. Whoever may not keeps nobody else waiting."""
-        return self._own_limit(now, waiting) is None and self._window.admits(waiting.turn.agent, now)
-
-    def _own_limit(self, now: float, waiting: Waiting) -> str | None:
-        turn = waiting.turn
-        limit = self._floor.room.over_ceiling(turn)
-        if limit is not None or waiting.resumed:
-            return limit
-        limit = self._agents[turn.agent].hindrance(now, turn)
-        if limit is not None or turn.session is None or turn.kind in NEVER_REFUSED:
-            return limit
-        return "an earlier turn of this conversation runs" if self._floor.runs_session(turn.session) else None
 
     def _grant(self, now: float, waiting: Waiting) -> None:
         turn, agent = waiting.turn, self._agents[waiting.turn.agent]
@@ -327,7 +328,11 @@ class TurnScheduler:
         going = self._floor.making_room(now)
         for waiting in self._ordered(now):
             turn = waiting.turn
-            if self._waiting.is_patient(waiting) or not self._floor.lacks(turn) or not self._may_run(now, waiting):
+            if (
+                self._waiting.is_patient(waiting)
+                or not self._floor.lacks(turn)
+                or not self._hindrances.may_run(now, waiting)
+            ):
                 continue
             if not self._floor.would_fit(turn, going) and self._pace.stands_still(now, turn.slices.yield_after_s):
                 self._make_room_for(now, waiting, going)
@@ -337,7 +342,7 @@ class TurnScheduler:
         turn, overdue = waiting.turn, self._waiting.is_overdue(waiting)
         waiter = Waiter(turn=turn, attained=self._floor.service.attained(turn.agent, now), overdue=overdue)
         candidates = self._floor.candidates(now)
-        reason = f"{turn.agent} has waited {now - waiting.since:.0f} s: {self._hindrance(now, waiting)}"
+        reason = f"{turn.agent} has waited {now - waiting.since:.0f} s: {self._hindrances.words(now, waiting)}"
         for victim in for_room(candidates, waiter, lambda out: self._floor.would_fit(turn, (*going, *out))):
             self._pace.on_helped(turn.turn_id)
             self._pause(now, victim, reason)
@@ -356,17 +361,6 @@ class TurnScheduler:
     def _pause(self, now: float, turn_id: TurnId, reason: str) -> None:
         self._floor.running[turn_id].asked_at = now
         self._effects.pause(turn_id, reason)
-
-    # Display
-
-    def _standing(self, now: float, waiting: Waiting, position: int) -> Standing:
-        own = self._hindrance(now, waiting)
-        return Standing(
-            waiting=waiting,
-            position=position,
-            reason=own or self._held_back(now, waiting) or "is next",
-            told_reason=own or self._held_back(now, waiting, named=False) or "is next",
-        )
 
     # Books
 

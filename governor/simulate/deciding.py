@@ -52,6 +52,7 @@ LATELY = 16
 """Ended turns that the share served from cache is of."""
 _ENDS = {
     Refusal.BUSY: TurnEnd.REFUSED,
+    Refusal.HELD: TurnEnd.REFUSED,
     Refusal.ENGINE_DOWN: TurnEnd.QUEUE_FULL,
     Refusal.TOO_LARGE: TurnEnd.OVERFLOW,
 }

@@ -115,6 +115,24 @@ async def test_nobody_is_fetched_while_somebody_waits() -> None:
         assert play.to_fetch() == ALICE
 
 
+async def test_held_agents_are_not_fetched_and_keep_nobody_from_it() -> None:
+    async with alice_is_out() as play:
+        play.admission.hold(AgentName("alice"), "paused")
+        await settled()
+        assert play.to_fetch() is None
+        play.admission.release(AgentName("alice"))
+        play.admission.hold(AgentName("dave"), "paused")
+        waits = asyncio.create_task(play.begin("dave/1", 10_000))
+        await settled()
+        assert play.admission.waiting == 1
+        assert play.to_fetch() == ALICE
+        play.admission.hold(AgentName("alice"), "paused")
+        with pytest.raises(TooManyTurns):  # it was chosen a moment before
+            await play.begin(ALICE, 40_000, fetches=True)
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+
+
 async def test_nobody_is_fetched_into_room_that_turns_hold() -> None:
     async with alice_is_out() as play:
         await play.begin("bob/1", 70_000)

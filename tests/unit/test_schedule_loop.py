@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 from governor.clock import ManualClock, SystemClock
-from governor.errors import InternalError, TooManyTurns, UpstreamUnavailable
+from governor.errors import GovernorError, InternalError, TooManyTurns, UpstreamUnavailable
+from governor.events import TurnDecided
 from governor.policy.model import LimitPolicy, SharePolicy
 from governor.schedule.events import EngineMode, SchedulerEvent, TurnArrived, TurnPaused, TurnStarted
 from governor.schedule.loop import Admission, Lease
-from governor.types import AgentClass, AgentName, TurnId, TurnKind
+from governor.types import AgentClass, AgentName, TurnId, TurnKind, Verdict
 
 
 def _turn(name: str, **limits: Any) -> TurnArrived:
@@ -35,8 +36,12 @@ def _not_queued(reason: str) -> None:
 
 
 @asynccontextmanager
-async def _admission(slots: int | None = None, mode: EngineMode = EngineMode.READY) -> AsyncIterator[Admission]:
-    admission = Admission(SystemClock())
+async def _admission(
+    slots: int | None = None,
+    mode: EngineMode = EngineMode.READY,
+    on_decision: Callable[[TurnDecided], None] = lambda _: None,
+) -> AsyncIterator[Admission]:
+    admission = Admission(SystemClock(), on_decision)
     owner = asyncio.create_task(admission.run())
     admission.set_engine(mode, slots)
     try:
@@ -54,6 +59,12 @@ async def _quiet(admission: Admission) -> None:
     async with asyncio.timeout(5):
         while admission.running or admission.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+async def _hold(admission: Admission, name: str) -> None:
+    """Take a lease and keep it."""
+    async with admission.lease(_turn(name), lambda _reason: None):
+        await asyncio.Event().wait()
 
 
 async def _turns(count: int = 10) -> None:
@@ -222,3 +233,104 @@ async def test_turns_wait_until_the_engine_is_first_told() -> None:
     assert await waiting == 0.0
     owner.cancel()
     await asyncio.gather(owner, return_exceptions=True)
+
+
+class Ended(GovernorError):
+    """Ends a turn from outside."""
+
+
+async def test_a_turn_that_waits_is_ended_from_outside() -> None:
+    decided: list[TurnDecided] = []
+    async with _admission(slots=1, on_decision=decided.append) as admission, admission.lease(_turn("a"), _not_queued):
+        waits = asyncio.create_task(_hold(admission, "b"))
+        await _turns()
+        assert admission.cancel(TurnId("b"), Ended("enough")) is True
+        assert admission.cancel(TurnId("b"), Ended("twice")) is False
+        with pytest.raises(Ended, match="enough"):
+            await waits
+        assert admission.cancel(TurnId("b"), Ended("late")) is False
+        await _turns()
+        assert admission.waiting == 0
+    assert [(each.turn_id, each.why) for each in decided if each.verdict is Verdict.REFUSED] == [("b", "enough")]
+
+
+async def test_a_turn_that_runs_is_ended_from_outside_and_its_task_lives() -> None:
+    async with _admission() as admission:
+
+        async def ended_while_it_runs() -> None:
+            async with admission.lease(_turn("a"), _not_queued):
+                assert admission.cancel(TurnId("a"), Ended("enough"))
+                await asyncio.sleep(10)
+
+        with pytest.raises(Ended):
+            await ended_while_it_runs()
+        await asyncio.sleep(0)  # is not cancelled
+        await _quiet(admission)
+        async with admission.lease(_turn("a"), _not_queued):
+            pass
+
+
+async def test_a_paused_turn_is_ended_from_outside() -> None:
+    async with _admission() as admission:
+
+        async def paused() -> None:
+            async with admission.lease(_turn("a"), _not_queued) as lease:
+                lease.on_queued = told.append
+                admission.hold(AgentName("alice"), "paused", running=True)
+                await lease.paused(None, confirmed=True, clock=SystemClock())
+
+        told: list[str] = []
+        runs = asyncio.create_task(paused())
+        await _turns()
+        assert told == ["paused"]
+        assert admission.cancel(TurnId("a"), Ended("enough"))
+        with pytest.raises(Ended):
+            await runs
+
+
+async def test_a_client_that_leaves_in_the_same_moment_is_gone() -> None:
+    async with _admission() as admission:
+        runs = asyncio.create_task(_hold(admission, "a"))
+        await _turns()
+        admission.cancel(TurnId("a"), Ended("enough"))
+        runs.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await runs
+
+
+async def test_a_turn_that_ends_in_the_same_moment_has_ended() -> None:
+    """What is asked too late to reach the block is not raised behind it."""
+    async with _admission() as admission:
+        async with admission.lease(_turn("a"), _not_queued):
+            with contextlib.suppress(asyncio.CancelledError):
+                admission.cancel(TurnId("a"), Ended("enough"))
+                await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+
+async def test_held_turns_are_told_who_holds_them() -> None:
+    async with _admission() as admission:
+        admission.hold(AgentName("alice"), "paused by the owner")
+        told: list[str] = []
+        with pytest.raises(TooManyTurns, match=r"The owner has paused this agent: waited 0 s: .* Try again in 60 s"):
+            async with admission.lease(_turn("a", hold_s=0.02), told.append):
+                raise AssertionError("it ran")
+        assert told == ["paused by the owner"]
+        admission.release(AgentName("alice"))
+        async with admission.lease(_turn("a"), _not_queued):
+            pass
+
+
+async def test_asking_for_a_pause_says_why_not_and_is_one_ask_for_all() -> None:
+    async with _admission() as admission:
+        assert await admission.slice(TurnId("nobody"), "x") == "it does not run"
+        async with admission.lease(_turn("a"), _not_queued) as lease:
+            assert await admission.slice(TurnId("a"), "x") == "its engine cannot go on with an answer"
+            admission.set_engine(EngineMode.READY, pauses=True)
+            answers = await asyncio.gather(*(admission.slice(TurnId("a"), "the owner asks") for _ in range(3)))
+            assert answers == [None, None, None]
+            assert lease.asked_to_pause.is_set()
+            assert lease.pause_reason == "the owner asks"
+            assert await admission.slice(TurnId("a"), "x") == "it has been asked to already"
