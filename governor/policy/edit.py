@@ -15,6 +15,12 @@ from governor.files import locked, read_text, write_atomic
 from governor.policy.resolve import PolicyFile, Resolved, parse, resolve_agent
 
 Value = str | int | float | bool | list[str]
+Check = Callable[[Resolved], None]
+"""Raises :class:`ConfigError` for a policy that is good by itself and cannot be had."""
+
+
+def _all_good(resolved: Resolved) -> None:
+    pass
 
 
 def starter(base: str | None) -> str:
@@ -37,8 +43,11 @@ def value_of(text: str) -> Value:
     return value
 
 
-def set_key(path: Path, key: str, value: Value, shipped: Mapping[str, PolicyFile]) -> Resolved:
-    """Set ``key`` (dotted) in the file, which is made if missing. The new text is checked before it is written.
+def set_key(
+    path: Path, key: str, value: Value, shipped: Mapping[str, PolicyFile], check: Check = _all_good
+) -> Resolved:
+    """Set ``key`` (dotted) in the file, which is made if missing. The new text is checked before it is written, by
+    ``check``, too.
 
     Raises :class:`ConfigError`, also for a file that is bad already, and then leaves the file as it was.
     """
@@ -55,10 +64,10 @@ def set_key(path: Path, key: str, value: Value, shipped: Mapping[str, PolicyFile
             table = inner
         table[names[-1]] = value
 
-    return _edit(path, key, put, shipped)
+    return _edit(path, key, put, shipped, check)
 
 
-def unset_key(path: Path, key: str, shipped: Mapping[str, PolicyFile]) -> Resolved:
+def unset_key(path: Path, key: str, shipped: Mapping[str, PolicyFile], check: Check = _all_good) -> Resolved:
     """Take ``key`` out of the file, so that the policy under it decides. Raises :class:`ConfigError`."""
     names = key.split(".")
 
@@ -71,11 +80,15 @@ def unset_key(path: Path, key: str, shipped: Mapping[str, PolicyFile]) -> Resolv
             table = inner
         table.pop(names[-1], None)
 
-    return _edit(path, key, take, shipped)
+    return _edit(path, key, take, shipped, check)
 
 
 def _edit(
-    path: Path, key: str, change: Callable[[MutableMapping[str, Any]], None], shipped: Mapping[str, PolicyFile]
+    path: Path,
+    key: str,
+    change: Callable[[MutableMapping[str, Any]], None],
+    shipped: Mapping[str, PolicyFile],
+    check: Check,
 ) -> Resolved:
     with locked(path):
         before = read_text(path)
@@ -93,6 +106,7 @@ def _edit(
         if _without_empty_tables(edited.tree) != _without_empty_tables(expected):
             raise ConfigError("cannot be edited without changing other keys; edit by hand", file=str(path), key=key)
         resolved = resolve_agent(edited, shipped)
+        check(resolved)
         write_atomic(path, after)
     return resolved
 

@@ -98,7 +98,7 @@ class _Watched(msgspec.Struct):
 
 class PolicyStore:
     """Policies by agent. ``policy_for`` and ``problems`` never touch the disk and may be called from any thread;
-    :meth:`poll` belongs to one caller, which is :meth:`watch`."""
+    :meth:`poll` belongs to one caller at a time, which is :meth:`look`."""
 
     def __init__(self, folder: Path, shipped: Path, clock: Clock) -> None:
         self._folder = folder
@@ -107,11 +107,17 @@ class PolicyStore:
         self._shipped: dict[str, PolicyFile] = {}
         self._watched: dict[str, _Watched] = {}
         self._view: _View | None = None
+        self._looking = asyncio.Lock()
 
     @property
     def folder(self) -> Path:
         """Where the owner's files are."""
         return self._folder
+
+    @property
+    def shipped(self) -> Mapping[str, PolicyFile]:
+        """The policies that come with the program, by name."""
+        return self._shipped
 
     def load(self) -> None:
         """Read everything anew. Raises :class:`ConfigError` for the first bad file and then leaves all as it was."""
@@ -143,8 +149,9 @@ class PolicyStore:
         """Files that cannot be used as they are, by agent. The last good policy of each still holds."""
         return self._loaded().problems
 
-    def poll(self) -> list[tuple[str, ConfigError | None]]:
-        """Look at the folder once and read what has changed and is quiet. Blocks on the disk. Returns the agents whose
+    def poll(self, *, at_once: bool = False) -> list[tuple[str, ConfigError | None]]:
+        """Look at the folder once and read what has changed and is quiet; ``at_once``: everything, and what is not
+        quiet again when it is. Blocks on the disk. Returns the agents whose
         policy or problem is another than before, with the problem they have now; never raises for a bad file."""
         before = self._loaded()
         now = self._clock.monotonic()
@@ -155,7 +162,8 @@ class PolicyStore:
         problems = dict(before.problems)
         looked_at: list[str] = []
         for name, seen in list(self._watched.items()):
-            if not _is_due(seen, signature(self._path(name)), now):
+            is_due = _is_due(seen, signature(self._path(name)), now)
+            if not is_due and not at_once:
                 continue
             looked_at.append(name)
             problems.pop(name, None)
@@ -177,14 +185,20 @@ class PolicyStore:
             or str(before.problems.get(name)) != str(problems.get(name))
         ]
 
+    async def look(self, on_change: Observer, *, at_once: bool = False) -> None:
+        """Poll in a thread; ``on_change`` is called in this task. Several may look, one after the other."""
+        async with self._looking:
+            changes = await asyncio.to_thread(self.poll, at_once=at_once)
+        for agent, problem in changes:
+            on_change(agent, problem)
+
     async def watch(self, on_change: Observer) -> None:
-        """Poll for ever; the reading is done in a thread, ``on_change`` is called in this task."""
+        """Look for ever."""
         while True:
             pending = any(seen.changed_at is not None for seen in self._watched.values())
             await asyncio.sleep(POLL_PENDING_S if pending else POLL_S)
             try:
-                for agent, problem in await asyncio.to_thread(self.poll):
-                    on_change(agent, problem)
+                await self.look(on_change)
             except Exception:  # noqa: BLE001 - task boundary; the watch outlives whatever a look at the disk can raise
                 _log.exception("policy files could not be looked at; the policies in force stay")
 
