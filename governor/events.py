@@ -135,6 +135,19 @@ class PolicyChanged(Event, frozen=True, kw_only=True):
     problem: str | None = None
 
 
+class OwnerActed(Event, frozen=True, kw_only=True):
+    """The owner has done something to the governor, or tried to (:mod:`governor.acts`)."""
+
+    who: str
+    """``owner via`` ``top``, ``cli``, ``web`` or ``api``."""
+    action: str
+    target: str
+    """An agent, a turn, or ``policies``."""
+    outcome: str
+    """``done``, ``unchanged`` (all was so already) or ``refused``."""
+    detail: str = ""
+
+
 class Alert(Event, frozen=True, kw_only=True):
     """Something the owner should see: a mismatch, a store that cannot write."""
 
@@ -160,6 +173,7 @@ AnyEvent = (
     | Compacted
     | EngineChanged
     | PolicyChanged
+    | OwnerActed
     | Alert
     | Gap
 )

@@ -19,6 +19,7 @@ from governor.budget.floors import overdrawn
 from governor.clock import Clock
 from governor.errors import ConfigError
 from governor.events import EventLog
+from governor.gateway.actions import Actions
 from governor.gateway.admin import AdminPages, HealthPages, ModelPages
 from governor.gateway.answering import Answering
 from governor.gateway.app import build_app
@@ -31,10 +32,13 @@ from governor.gateway.engine_watch import EngineWatch, WatchTimes
 from governor.gateway.generate import Services
 from governor.gateway.heads import Heads
 from governor.gateway.history import History
+from governor.gateway.holds import HoldBook
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Planner
+from governor.gateway.policy_edits import PolicyEdits
 from governor.gateway.prewarm import Prewarmer
 from governor.gateway.relay import AnswerLimits
+from governor.gateway.requested import Requested
 from governor.gateway.residency import CacheFeed, Residency
 from governor.gateway.server import GatewayServer
 from governor.gateway.shaping import Shaping
@@ -42,6 +46,7 @@ from governor.gateway.sight import EngineSight
 from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore
+from governor.policy.model import Policy
 from governor.redact import Redactor
 from governor.schedule.events import EngineMode
 from governor.schedule.loop import Admission
@@ -97,6 +102,7 @@ class Governor:
         admin_token: Secret,
         secrets: tuple[Secret, ...] = (),
         cache: CacheFeed | None = None,
+        holds: HoldBook | None = None,
     ) -> None:
         self._clock = clock
         self._started_at = clock.wall()
@@ -127,6 +133,7 @@ class Governor:
         planner = Planner(engine, self.sessions, counter)
         self.archive = archive
         self.heads = Heads(archive)
+        self.requested = Requested()
         drafting = Drafting(engine, counter)
         compressor = Compressor(engine, planner, self.heads, drafting, archive, self.events, clock)
         self.shaping = Shaping(planner, compressor)
@@ -157,6 +164,17 @@ class Governor:
             redactor=redactor,
             loopback_agent=config.loopback_agent,
         )
+        self._holds = holds or HoldBook()
+        actions = Actions(
+            token=admin_token,
+            agents=lambda: set(self._agent_names()),
+            book=self.book,
+            admission=self.admission,
+            holds=self._holds,
+            edits=PolicyEdits(policies, self._floors_broken_by, self._on_policy),
+            requested=self.requested,
+        )
+        actions.restore()
         app = build_app(
             services,
             health=HealthPages(self.watch),
@@ -172,6 +190,7 @@ class Governor:
                 agents=self._agent_names,
                 window=lambda: self.watch.view().window_tokens,
             ),
+            actions=actions,
             metrics=self.metrics,
             hosts=config.hosts,
         )
@@ -240,7 +259,6 @@ class Governor:
         problems = self._policies.problems()
         health = self._turn_log.health()
         queue = self.admission.view()
-        names = self._agent_names()
         alerts = [*self.watch.alerts.values(), *(str(problem) for problem in problems.values())]
         if not health.ok:
             alerts.append(f"the turn log cannot write: {health.last_error}")
@@ -250,7 +268,10 @@ class Governor:
             now=self._clock.wall(),
             last_event_id=self.events.last_id,
             engine=self.watch.view(),
-            agents=tuple(self.book.agent_view(AgentName(name), _text(problems.get(name))) for name in names),
+            agents=tuple(
+                self.book.agent_view(name, _text(problems.get(name)), self._holds.of(name))
+                for name in self._agent_names()
+            ),
             turns=self.book.views({waiting.turn_id: waiting.reason for waiting in queue.waiting}),
             queue=queue,
             cache=self.residency.view(),
@@ -258,9 +279,10 @@ class Governor:
             alerts=tuple(alerts),
         )
 
-    def _agent_names(self) -> list[str]:
-        """Those with a key, and those that had one when they sent something."""
-        return sorted({agent.name for agent in self._agents.agents()} | self.book.agents())
+    def _agent_names(self) -> list[AgentName]:
+        """Those with a key, those that had one when they sent something, those that are paused."""
+        on_file = {AgentName(agent.name) for agent in self._agents.agents()}
+        return sorted(on_file | self.book.agents() | self._holds.all().keys())
 
     def on_store_health(self, health: StoreHealth) -> None:
         """The turn log fares otherwise than before. Call on the event loop."""
@@ -281,9 +303,7 @@ class Governor:
 
     def _set_floors(self) -> None:
         """Promise the floors of all policies. If they cannot all be kept a start ends, and an edit changes nothing."""
-        agents = [AgentName(agent.name) for agent in self._agents.agents()]
-        asked = {name: self._policies.policy_for(name).policy.share.floor_tokens for name in agents}
-        floors = {name: tokens for name, tokens in asked.items() if tokens}
+        floors = self._floors()
         problem = overdrawn(floors, self.watch.capacity.tokens)
         self.watch.set_alert("floors", problem or "")
         if problem is None:
@@ -292,6 +312,16 @@ class Governor:
         elif not self._floors_kept:
             self._refusal = ConfigError(problem, file=str(self._policies.folder), key="share.floor_tokens")
             self._refused.set()
+
+    def _floors(self) -> dict[AgentName, int]:
+        """KV tokens, of those on file who are promised any."""
+        agents = [AgentName(agent.name) for agent in self._agents.agents()]
+        asked = {name: self._policies.policy_for(name).policy.share.floor_tokens for name in agents}
+        return {name: tokens for name, tokens in asked.items() if tokens}
+
+    def _floors_broken_by(self, agent: AgentName, policy: Policy) -> str | None:
+        """Why this policy's floor cannot be promised beside the others."""
+        return overdrawn(self._floors() | {agent: policy.share.floor_tokens}, self.watch.capacity.tokens)
 
     def _on_policy(self, agent: str, problem: ConfigError | None) -> None:
         if self.watch.mode is EngineMode.READY:

@@ -106,6 +106,12 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     last_ttft_ms: float | None = None
     last_seen: float | None = None
     policy_problem: str | None = None
+    held: bool = False
+    """The owner has paused it: its turns wait."""
+    held_reason: str | None = None
+    """What its clients are told of that; ``None`` while it is not held."""
+    held_since: float | None = None
+    """Unix time."""
 
 
 class ResidencyView(msgspec.Struct, frozen=True, kw_only=True):

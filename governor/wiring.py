@@ -11,6 +11,7 @@ from importlib.metadata import version
 import msgspec
 
 from governor.clock import Clock, SystemClock
+from governor.gateway.holds import HoldBook
 from governor.gateway.residency import CacheFeed
 from governor.gateway.sglang_cache import CachePlaces, SglangCache
 from governor.identity.agents import AgentBook
@@ -88,6 +89,8 @@ def assembled(
     home.policies.mkdir(mode=0o700, parents=True, exist_ok=True)
     policies = PolicyStore(home.policies, shipped_folder(), clock)
     policies.load()
+    holds = HoldBook(home.run / "held.json")
+    holds.load()
     loop = asyncio.get_running_loop()
     governor: Governor | None = None
 
@@ -112,6 +115,7 @@ def assembled(
             admin_token=admin_token,
             secrets=() if target.key is None else (target.key,),
             cache=cache or build_cache(target),
+            holds=holds,
         )
         governor.on_store_health(turn_log.health())
         yield governor, turn_log

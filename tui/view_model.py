@@ -286,6 +286,10 @@ def _logged(event: AnyEvent) -> Row:
         case events.PolicyChanged():
             word = Cell("policy", Tone.DIM) if event.problem is None else Cell("policy", Tone.BAD)
             return _notice(event.at, external(event.agent), word, event.problem or "in force")
+        case events.OwnerActed():
+            tone = Tone.BAD if event.outcome == "refused" else Tone.DIM
+            said = f"{event.action} {event.target}: {event.detail}"
+            return _notice(event.at, external(event.who), external(event.outcome, tone), said)
         case events.Alert():
             return _notice(event.at, external(event.name), Cell("alert", Tone.WARN), event.detail)
         case events.Gap():

@@ -138,6 +138,9 @@ def _print_event(event: events.AnyEvent) -> None:
             out.print(f"{at} engine       {event.state}{': ' + escape(event.detail) if event.detail else ''}")
         case events.PolicyChanged():
             out.print(f"{at} policy       {escape(event.agent)}: {escape(event.problem or 'in force')}")
+        case events.OwnerActed():
+            what = f"{event.action} {event.target}: {event.outcome}: {event.detail}"
+            out.print(f"{at} {escape(event.who):<12} {escape(what)}")
         case events.Alert():
             err.print(f"{at} [yellow]alert[/]        {escape(event.name)}: {escape(event.detail)}")
 

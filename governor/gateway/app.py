@@ -11,7 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from governor.acts import ACTIONS_PATH
 from governor.errors import GovernorError, InternalError, MethodNotAllowed, NotFound
+from governor.gateway.actions import Actions
 from governor.gateway.admin import AdminPages, HealthPages, ModelPages
 from governor.gateway.context_page import ContextPages
 from governor.gateway.generate import GenerateRoute, Services
@@ -31,6 +33,7 @@ def build_app(
     models: ModelPages,
     admin: AdminPages,
     context: ContextPages,
+    actions: Actions,
     metrics: Metrics,
     hosts: Collection[str] = (),
 ) -> App:
@@ -45,6 +48,7 @@ def build_app(
         Route("/governor/state", admin.state),
         Route("/governor/events", admin.events),
         Route("/governor/agents/{name}/context", context.context),
+        Route(f"{ACTIONS_PATH}{{action}}", actions.act, methods=["POST"]),
     ]
 
     def on_refused(request: Request, error: Exception) -> Response:

@@ -16,7 +16,8 @@ import msgspec
 
 from governor import events
 from governor.clock import Clock
-from governor.errors import GovernorError, InternalError, UpstreamError
+from governor.errors import GovernorError, InternalError, TurnCancelled, UpstreamError
+from governor.gateway.holds import HELD_REASON, Held
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Measure
 from governor.output.caps import CapDecision
@@ -30,6 +31,7 @@ from governor.wire.answer import Answer
 
 log = logging.getLogger(__name__)
 
+_WAITING = frozenset({"waiting", "paused"})
 BYTES_PER_TOKEN = 4
 """For the estimate of what an answer without usage held; kept apart from reported figures everywhere."""
 
@@ -68,6 +70,8 @@ class Turn:
         self.first_token_s: float | None = None
         self.http_status: int | None = None
         self.response_bytes = 0
+        self.cancelled = False
+        """The owner has ended it; its end is on the way."""
         self._closed = False
 
     def __enter__(self) -> Turn:
@@ -76,6 +80,11 @@ class Turn:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         state, code, reason = self._end_of(error)
         self._close(state, code, None if reason is None else self._book.noted(reason))
+
+    @property
+    def waits(self) -> bool:
+        """For the engine: for the first time, or to go on."""
+        return self.phase in _WAITING
 
     def on_queued(self, reason: str) -> None:
         """The turn has to wait."""
@@ -124,6 +133,11 @@ class Turn:
         """The turn was stopped and goes on at once, as another generation."""
         self.pieces = (self.pieces or 0) + 1
 
+    def on_cancelled(self, who: str) -> None:
+        """It was ended from outside."""
+        self.cancelled = True
+        self.note(f"cancelled: {who}")
+
     def note(self, flag: str) -> None:
         """An oddity, for the row: its name and, behind a colon, its details. May be repeated."""
         flag = self._book.noted(flag)
@@ -156,7 +170,7 @@ class Turn:
     def _end_of(self, error: BaseException | None) -> tuple[TurnState, str | None, str | None]:
         """State, error code and reason. An answer that had ended well before the exit stays a success."""
         answer = self.answer
-        if answer.ended_well and (error is None or isinstance(error, asyncio.CancelledError)):
+        if answer.ended_well and (error is None or isinstance(error, asyncio.CancelledError | TurnCancelled)):
             return (TurnState.TRUNCATED if answer.truncated else TurnState.OK), None, None
         if answer.error is not None and (error is None or isinstance(error, asyncio.CancelledError)):
             return TurnState.UPSTREAM_ERROR, UpstreamError.code, str(answer.error.get("message", ""))
@@ -285,6 +299,10 @@ class TurnBook:
         """Agents seen since the start."""
         return set(self._totals) | {turn.agent for turn in self._open.values()}
 
+    def open_turn(self, turn_id: TurnId) -> Turn | None:
+        """``None`` if it has ended, or never was."""
+        return self._open.get(turn_id)
+
     def open(self, agent: AgentName, route: str, request_bytes: int) -> Turn:
         """A turn whose body is complete. Use as a context manager."""
         turn = Turn(self, TurnId("t-" + secrets.token_hex(8)), agent, route, request_bytes)
@@ -342,13 +360,13 @@ class TurnBook:
         now = reasons or {}
         return tuple(turn.view(now.get(turn.turn_id)) for turn in self._open.values())
 
-    def agent_view(self, name: AgentName, policy_problem: str | None) -> AgentView:
+    def agent_view(self, name: AgentName, policy_problem: str | None, held: Held | None = None) -> AgentView:
         totals = self._totals.get(name, _Totals())
         mine = [turn for turn in self._open.values() if turn.agent == name]
         return AgentView(
             name=name,
             running=sum(1 for turn in mine if turn.phase in {"prefill", "decode"}),
-            waiting=sum(1 for turn in mine if turn.phase in {"waiting", "paused"}),
+            waiting=sum(1 for turn in mine if turn.waits),
             turns=dict(totals.turns),
             prompt_tokens=totals.prompt_tokens,
             cached_tokens=totals.cached_tokens,
@@ -358,6 +376,9 @@ class TurnBook:
             last_ttft_ms=totals.last_ttft_ms,
             last_seen=totals.last_seen,
             policy_problem=policy_problem,
+            held=held is not None,
+            held_reason=None if held is None else HELD_REASON,
+            held_since=None if held is None else held.since,
         )
 
     def _add_up(self, agent: AgentName, record: TurnClosed) -> None:
