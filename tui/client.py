@@ -13,6 +13,7 @@ from typing import Never
 import httpx
 import msgspec
 
+from governor.acts import ACTIONS_PATH, CLIENT_HEADER, Act, Acted
 from governor.events import AnyEvent
 from governor.settings import Secret
 from governor.snapshot import Snapshot
@@ -64,12 +65,18 @@ class ClientTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Tries double their distance up to this; a look at a local file and port is cheap."""
     answer_s: float = 5.0
     """For the state to answer."""
+    act_s: float = 15.0
+    """For an action to be answered: a policy file that another program edits is waited for up to 10 s."""
     silence_s: float = 45.0
     """The events page sends a comment every 15 s; after three missed ones the connection is dead."""
 
 
 class NotConnected(Exception):
     """The governor is not there, does not answer, or answers something else. The text says which."""
+
+
+class NotActed(Exception):
+    """The governor refuses an action. The text is its reason."""
 
 
 class EventSplitter:
@@ -98,8 +105,9 @@ class EventSplitter:
 class GovernorClient:
     """Follows one governor, from any state of it. :meth:`follow` runs until it is cancelled."""
 
-    def __init__(self, find: Find, times: ClientTimes | None = None) -> None:
+    def __init__(self, find: Find, times: ClientTimes | None = None, name: str = "top") -> None:
         self._find = find
+        self._name = name
         self._times = times or ClientTimes()
         self._life: float | None = None
         """Start of the governor whose events ``_last_id`` counts."""
@@ -122,6 +130,28 @@ class GovernorClient:
             self._failures = min(self._failures + 1, 10)
             tell(Disconnected(why, pause))
             await asyncio.sleep(pause)
+
+    async def act(self, act: Act) -> Acted:
+        """Have the running governor do something. Raises :class:`NotActed` with its reason when it refuses, and
+        :class:`NotConnected`. May be called while :meth:`follow` runs; what follows from it comes as events."""
+        address = self._find()
+        if address is None:
+            raise NotConnected(_NO_GOVERNOR)
+        headers = {
+            "authorization": f"Bearer {address.token.reveal()}",
+            "content-type": "application/json",
+            CLIENT_HEADER: self._name,
+        }
+        times = httpx.Timeout(self._times.act_s)
+        async with httpx.AsyncClient(base_url=address.url, headers=headers, timeout=times, trust_env=False) as http:
+            with _translated(http):
+                answer = await http.post(ACTIONS_PATH + act.name, content=msgspec.json.encode(act))
+        if answer.status_code != httpx.codes.OK:
+            raise NotActed(_refusal(answer))
+        try:
+            return msgspec.json.decode(answer.content, type=Acted)
+        except msgspec.MsgspecError as error:
+            raise NotConnected(f"the governor is of another version: {error}") from error
 
     async def _live(self, tell: Callable[[Update], None]) -> Never:
         """One connection, from its start to its end. Raises :class:`NotConnected`, alone or in a group."""
@@ -192,12 +222,30 @@ class GovernorClient:
         tell(Happened(event))
 
 
+class _Reason(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    """An error body."""
+
+    error: _Reason
+
+
 def _checked(answer: httpx.Response) -> httpx.Response:
     if answer.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
         raise NotConnected("the governor does not take this admin token")
     if answer.status_code != httpx.codes.OK:
         raise NotConnected(f"the governor answered {answer.status_code} to {answer.request.url.path}")
     return answer
+
+
+def _refusal(answer: httpx.Response) -> str:
+    """Why, in the governor's words where it has any."""
+    try:
+        return msgspec.json.decode(answer.content, type=_Refusal).error.message
+    except msgspec.MsgspecError:
+        return f"the governor answered {answer.status_code} to {answer.request.url.path}"
 
 
 @contextlib.contextmanager
