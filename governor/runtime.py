@@ -24,6 +24,7 @@ from governor.gateway.admin import AdminPages, HealthPages, ModelPages
 from governor.gateway.answering import Answering
 from governor.gateway.app import build_app
 from governor.gateway.body import BodyLimits
+from governor.gateway.clients import Clients
 from governor.gateway.compression import Compressor
 from governor.gateway.connection import HEAD_DEADLINE_S, STALL_DEADLINE_S
 from governor.gateway.context_page import ContextPages, TurnReader
@@ -43,6 +44,7 @@ from governor.gateway.residency import CacheFeed, Residency
 from governor.gateway.server import GatewayServer
 from governor.gateway.shaping import Shaping
 from governor.gateway.sight import EngineSight
+from governor.gateway.summary import Summariser
 from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
 from governor.policy.loader import PolicyStore
@@ -134,9 +136,11 @@ class Governor:
         self.archive = archive
         self.heads = Heads(archive)
         self.requested = Requested()
-        drafting = Drafting(engine, counter)
-        compressor = Compressor(engine, planner, self.heads, drafting, archive, self.events, clock)
-        self.shaping = Shaping(planner, compressor)
+        summariser = Summariser(engine, counter, self.admission, self.book, self.history)
+        drafting = Drafting(engine, counter, summariser, self.admission)
+        self.preparer = drafting.preparer
+        compressor = Compressor(engine, planner, self.heads, drafting, archive, self.requested, self.events, clock)
+        self.shaping = Shaping(planner, compressor, self.preparer)
         answering = Answering(
             engine,
             self.watch,
@@ -154,6 +158,7 @@ class Governor:
             policies=policies,
             planner=planner,
             shaping=self.shaping,
+            clients=Clients(archive, self.events, clock),
             history=self.history,
             admission=self.admission,
             answering=answering,
@@ -214,6 +219,7 @@ class Governor:
             asyncio.create_task(self.watch.run(), name="engine-watch"),
             asyncio.create_task(self.sight.run(), name="engine-sight"),
             asyncio.create_task(self.prewarmer.run(), name="prewarmer"),
+            asyncio.create_task(self.preparer.run(), name="preparer"),
             asyncio.create_task(self.residency.run(), name="residency"),
             asyncio.create_task(self._policies.watch(self._on_policy), name="policy-watch"),
         ]

@@ -34,6 +34,8 @@ class TurnKind(StrEnum):
     """The governor has a history summarised, to make it shorter. Never refused, as ``compaction``."""
 
 
+MAIN_KINDS = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
+"""Kinds of the main line of a conversation; the others are side calls."""
 NEVER_REFUSED = frozenset({TurnKind.COMPACTION, TurnKind.SUMMARY})
 """Kinds that neither a rate nor a limit of the queue or of concurrency applies to."""
 

@@ -11,6 +11,7 @@ from governor.clock import Clock
 from governor.errors import ContextOverflow, UpstreamRefused, UpstreamUnavailable
 from governor.gateway.bounds import LoopGuard, bounds_of
 from governor.gateway.claims import claim_now, claim_of, context_name, prompt_name
+from governor.gateway.clients import UsageTold
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.history import Ask, History, Listener
 from governor.gateway.pausable import can_continue
@@ -45,6 +46,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt that the engine shall see."""
     call: EngineCall
     ask: Ask | None
+    usage_told: UsageTold | None = None
+    """What the client is told of usage, where that is not what the engine reports."""
 
     @property
     def known_tokens(self) -> int | None:
@@ -131,7 +134,7 @@ class Answering:
                     guard = self._guard(turn, request, policy, call)
                 try:
                     opened = self._open(call, request, pausing, listener)
-                    await self.relay(turn, reply, request, plan, opened, guard, lease)
+                    await self.relay(turn, reply, request, plan, opened, guard, lease, planned.usage_told)
                     return
                 except (UpstreamRefused, ContextOverflow):
                     lease.confirmed = True
@@ -175,6 +178,7 @@ class Answering:
         opened: AbstractAsyncContextManager[EngineAnswer],
         guard: LoopGuard | None = None,
         lease: Lease | None = None,
+        usage_told: UsageTold | None = None,
     ) -> None:
         """From the engine to the client, read alongside. ``plan``: ``None`` where nothing is generated."""
         reader = reader_for(request.endpoint) if guard is None else guard.reader
@@ -207,6 +211,7 @@ class Answering:
             overflow=overflow,
             on_first_token=on_first_token,
             guard=guard,
+            usage_told=usage_told,
         )
         async with opened as answer:
             await relay.run(answer)

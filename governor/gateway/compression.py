@@ -12,25 +12,25 @@ import msgspec
 
 from governor import events
 from governor.clock import Clock
+from governor.compress.client_model import Advice
 from governor.compress.heads import chain_of, next_covered
 from governor.compress.limits import Limits, limits_of
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
 from governor.errors import ContextOverflow
-from governor.gateway.drafting import Drafted, Drafting
+from governor.gateway.drafting import Case, Drafted, Drafting
 from governor.gateway.heads import Heads
 from governor.gateway.planner import Planner, prompt_of
+from governor.gateway.requested import Requested
 from governor.gateway.shaped import Shaped
 from governor.gateway.turn import Turn
 from governor.output.caps import effective_window, wanted_cap
 from governor.output.kinds import turn_kind
 from governor.policy.model import CompressionMode, Exhausted, Policy
 from governor.store.archive_model import Archive, CompactedBy, Compaction, Head
-from governor.types import TokenCount, TurnKind
+from governor.types import MAIN_KINDS, TokenCount
 from governor.wire.request import with_messages
 from serve.engine import Endpoint, Engine, ModelCard
 
-_MAIN = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
-"""Side calls go on from a head, and are never made shorter themselves."""
 _MOST_SESSIONS = 1024
 
 
@@ -52,6 +52,7 @@ class Compressor:
         heads: Heads,
         drafting: Drafting,
         archive: Archive,
+        requested: Requested,
         event_log: events.EventLog,
         clock: Clock,
     ) -> None:
@@ -60,25 +61,29 @@ class Compressor:
         self.heads = heads
         self._drafting = drafting
         self._archive = archive
+        self._requested = requested
         self._events = event_log
         self._clock = clock
         self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
 
-    async def shaped(self, turn: Turn, sent: Shaped, card: ModelCard, policy: Policy) -> Shaped:
-        """Raises :class:`~governor.errors.ContextOverflow` once for a history that cannot be made shorter."""
+    async def shaped(self, turn: Turn, sent: Shaped, advice: Advice, card: ModelCard, policy: Policy) -> Shaped:
+        """``advice``: what is to be done for a client that compacts in vain. Raises
+        :class:`~governor.errors.ContextOverflow` once for a history that cannot be made shorter."""
         wanted = policy.compression
         window = effective_window(card.window_tokens, policy)
         if sent.request.endpoint is not Endpoint.CHAT or wanted.mode is CompressionMode.OFF or window is None:
             return sent
         now = await self._with_head(turn, sent) if wanted.mode is CompressionMode.ENFORCE else sent
-        if turn_kind(sent.request) not in _MAIN:
+        if turn_kind(sent.request) not in MAIN_KINDS:
             return now
-        limits = limits_of(wanted, window)
-        count = await self._planner.count(now.prompt, now.located)
+        count = now.estimate or await self._planner.count(now.prompt, now.located)
+        now = msgspec.structs.replace(now, estimate=count)
+        asked_for = self._requested.take(turn.agent)
+        limits = _limits(limits_of(wanted, window), count, advice, asked_for=asked_for)
         session = self._session(turn, now)
         session.record = on_prompt(session.record, count.upper, limits)
         session.told = session.told and session.record.misses > 0
-        if count.upper < limits.trigger_tokens or session.record.misses >= wanted.attempts:
+        if count.upper < limits.trigger_tokens or (session.record.misses >= wanted.attempts and not asked_for):
             return now
         count = await self._exactly(now.request.json.body, count)
         now = msgspec.structs.replace(now, count=count if count.exact else None)
@@ -91,26 +96,16 @@ class Compressor:
             attempts=wanted.attempts,
             cooldown_tokens=wanted.cooldown_tokens,
         )
-        if permit is not Permit.TRY:
+        if permit is not Permit.TRY and not asked_for:
             return now
-        return await self._tried(turn, sent, now, count, digest, session, policy, limits, window)
-
-    async def _tried(
-        self,
-        turn: Turn,
-        sent: Shaped,
-        now: Shaped,
-        count: TokenCount,
-        digest: bytes,
-        session: _Session,
-        policy: Policy,
-        limits: Limits,
-        window: int,
-    ) -> Shaped:
-        began = self._clock.monotonic()
         cap, _ = wanted_cap(policy, turn_kind(now.request), now.request.requested_cap)
-        fits = count.upper + cap <= window
-        drafted = await self._drafting.drafted(now, count, policy.compression, limits, fits=fits)
+        case = Case(turn=turn, now=now, count=count, policy=policy, limits=limits, window_tokens=window, cap_tokens=cap)
+        return await self._tried(sent, case, digest, session)
+
+    async def _tried(self, sent: Shaped, case: Case, digest: bytes, session: _Session) -> Shaped:
+        turn, now, count, limits, policy = case.turn, case.now, case.count, case.limits, case.policy
+        began = self._clock.monotonic()
+        drafted = await self._drafting.drafted(case)
         if drafted is None:
             return now
         took_ms = (self._clock.monotonic() - began) * 1000
@@ -136,8 +131,8 @@ class Compressor:
             session.told = True
             raise ContextOverflow(
                 prompt_tokens=count.tokens,
-                window_tokens=window,
-                reserve_tokens=max(cap, window - limits.trigger_tokens),
+                window_tokens=case.window_tokens,
+                reserve_tokens=max(case.cap_tokens, case.window_tokens - limits.trigger_tokens),
                 detail=f"(The governor could not make it shorter: {compaction.detail or outcome.value}.)",
             )
         return now
@@ -181,7 +176,7 @@ class Compressor:
         prompt = prompt_of(request)
         located = self._planner.locate_as_sent_on(turn.agent, request, prompt, located.session_id)
         edits = (*sent.edits, f"head: {len(head.messages)} for {head.covered} messages")
-        return msgspec.structs.replace(sent, request=request, prompt=prompt, located=located, head=head, edits=edits)
+        return Shaped(request=request, prompt=prompt, located=located, head=head, edits=edits)
 
     async def _exactly(self, body: bytes, count: TokenCount) -> TokenCount:
         if count.exact or not self._engine.capabilities.counts_prompts:
@@ -232,3 +227,16 @@ class Compressor:
                 detail=compaction.detail or compaction.stages,
             )
         )
+
+
+def _limits(limits: Limits, count: TokenCount, advice: Advice, *, asked_for: bool) -> Limits:
+    """Those of the policy, or lower ones: under what a client compacts at, or half of a prompt that the owner wants
+    shorter."""
+    if asked_for:
+        target = min(limits.target_tokens, max(1, count.tokens // 2))
+    elif advice.compress_below is not None and advice.compress_below <= count.upper:
+        target = min(limits.target_tokens, max(1, advice.compress_below - 1))
+    else:
+        return limits
+    gain = max(1, min(limits.gain_tokens, count.tokens - target))
+    return msgspec.structs.replace(limits, trigger_tokens=1, target_tokens=target, gain_tokens=gain)

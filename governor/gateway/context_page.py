@@ -29,12 +29,12 @@ from governor.policy.loader import PolicyStore
 from governor.policy.model import Policy
 from governor.settings import Secret
 from governor.store.errors import StoreError
-from governor.store.growth import MAIN_KINDS, growth_of, newest_session
+from governor.store.growth import growth_of, newest_session
 from governor.store.model import StoredTurn
 from governor.tokens.chain import LastPrompt, SessionIndex
 from governor.tokens.counter import Counter
 from governor.tokens.model import PromptParts
-from governor.types import AgentName, SessionId, TokenCount, TurnKind
+from governor.types import MAIN_KINDS, AgentName, SessionId, TokenCount, TurnKind
 from governor.visible import visible
 from governor.wire.messages import text_of
 

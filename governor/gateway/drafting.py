@@ -1,5 +1,5 @@
-"""A shorter form of one prompt, counted as the engine will see it. Changes nothing; only a summary asks the engine to
-write."""
+"""A shorter form of one prompt, counted as the engine will see it. Decides nothing about it; only a summary asks the
+engine to write."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ import msgspec
 
 from governor.compress.draft import Left
 from governor.compress.limits import Limits
-from governor.compress.plan import NoPlan, Plan, plan
+from governor.compress.plan import NoPlan, Plan, plan, wants_summary
+from governor.compress.stages.drop import Summary
+from governor.compress.summary import asked_about
 from governor.compress.verify import digest_prompt
 from governor.errors import BadRequest
 from governor.gateway.planner import prompt_of
+from governor.gateway.prepared import Preparer, may_prepare
 from governor.gateway.shaped import Shaped
+from governor.gateway.summary import Summariser, SummaryAsked, Written
+from governor.gateway.turn import Turn
 from governor.gateway.weights import Weights, weigh
-from governor.policy.model import CompressionPolicy, CompressionStage
+from governor.policy.model import CompressionPolicy, CompressionStage, Policy
+from governor.schedule.loop import Admission
 from governor.store.archive_model import LeftText
 from governor.tokens.counter import Counter
 from governor.types import TokenCount, TurnId
@@ -28,6 +34,7 @@ _TRIES = 3
 """Plans for one prompt: each aims lower by what the engine's count said of the one before."""
 _REASONING = b'"reasoning'
 _RESULTS = frozenset({"tool", "function"})
+_SUMMARISING = "its history is summarised first"
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,51 +54,66 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True):
     summary_turn: TurnId | None = None
 
 
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that is to be made shorter."""
+
+    turn: Turn
+    now: Shaped
+    count: TokenCount
+    """Of the prompt as it is."""
+    policy: Policy
+    limits: Limits
+    window_tokens: int
+    cap_tokens: int
+    """What the answer may have."""
+
+    @property
+    def fits(self) -> bool:
+        """It leaves the answer all that it may have."""
+        return self.count.upper + self.cap_tokens <= self.window_tokens
+
+
 class Drafting:
     """One per governor."""
 
-    def __init__(self, engine: Engine, counter: Counter) -> None:
+    def __init__(self, engine: Engine, counter: Counter, summariser: Summariser, admission: Admission) -> None:
         self._engine = engine
         self._counter = counter
+        self._summariser = summariser
+        self.preparer = Preparer(summariser, admission, self.weigh)
 
-    async def drafted(
-        self, now: Shaped, count: TokenCount, policy: CompressionPolicy, limits: Limits, *, fits: bool
-    ) -> Drafted | None:
-        """``count``: of the prompt as it is. ``fits``: it leaves the answer all that it may write. ``None``: this is no
-        moment to cut, and the prompt fits as it is."""
-        weights = await self._weigh(now, count)
-        stages = policy
-        if fits and _in_a_chain(now.request.roles):
+    async def drafted(self, case: Case) -> Drafted | None:
+        """``None``: this is no moment to cut, and the prompt fits as it is. Within a chain of tool calls no summary is
+        written, and no round dropped that the next summary could tell of."""
+        policy, now = case.policy.compression, case.now
+        weights = await self.weigh(now, case.count)
+        written = await self._summary(case, weights)
+        postpones = case.fits and CompressionStage.SUMMARY in policy.stages and _in_a_chain(now.request.roles)
+        if postpones:
             kept = tuple(stage for stage in policy.stages if stage is not CompressionStage.DROP)
-            stages = msgspec.structs.replace(policy, stages=kept)
-        aim, drafted = limits, Drafted()
+            policy = msgspec.structs.replace(policy, stages=kept)
+        aim, drafted, over = case.limits, Drafted(), 0
         for _ in range(_TRIES):
-            made = await asyncio.to_thread(self._plan, now, weights, stages, aim)
+            made = await asyncio.to_thread(_plan, now, weights, policy, aim, written.summary)
             if isinstance(made, NoPlan):
-                if drafted.shaped is not None:  # above the target, which no plan comes down to
-                    return drafted
-                return None if stages is not policy else Drafted(detail=str(made))
-            drafted = await self._counted(now, made, count)
-            over = (drafted.after_tokens or 0) - limits.target_tokens
+                drafted = drafted if drafted.shaped is not None else Drafted(detail=str(made))
+                break
+            drafted = await self._counted(now, made, case.count)
+            over = (drafted.after_tokens or 0) - case.limits.target_tokens
             if drafted.shaped is None or over <= 0:
-                return drafted
+                break
             aim = msgspec.structs.replace(aim, target_tokens=max(1, aim.target_tokens - over))
-        return drafted
+        if postpones and (drafted.shaped is None or over > 0):
+            return None
+        if written.summary is not None:
+            self.preparer.on_used(case.turn.agent, now)
+        return _with_summary(drafted, written)
 
-    def _plan(self, now: Shaped, weights: Weights, policy: CompressionPolicy, limits: Limits) -> Plan | NoPlan:
-        return plan(
-            now.prompt.messages,
-            weights.sizes,
-            size_of=weights.size_of,
-            fixed_tokens=weights.fixed_tokens,
-            policy=policy,
-            limits=limits,
-        )
-
-    async def _weigh(self, now: Shaped, count: TokenCount) -> Weights:
+    async def weigh(self, now: Shaped, count: TokenCount) -> Weights:
+        """What each message weighs. Raises nothing."""
         messages, tools = now.prompt.messages, now.prompt.tools
         bare = None
-        if count.exact and any(_REASONING in raw for raw in messages):
+        if self._engine.capabilities.counts_prompts and any(_REASONING in raw for raw in messages):
             try:
                 stripped = without_reasoning(messages, now.request.roles)
             except BadRequest:  # a key that comes twice
@@ -99,6 +121,41 @@ class Drafting:
             counted = None if stripped is None else await self._count(now, stripped)
             bare = None if stripped is None or counted is None else (stripped, counted)
         return await weigh(self._counter, messages, tools, count, without_reasoning=bare)
+
+    async def _summary(self, case: Case, weights: Weights) -> Written:
+        """One that was prepared, or, at a question of the user's, one that is written now if it is needed."""
+        now, policy = case.now, case.policy.compression
+        if not may_prepare(policy):
+            return Written()
+        prepared = self.preparer.find(case.turn.agent, now)
+        if prepared is not None:
+            return prepared.written
+        if _in_a_chain(now.request.roles):
+            return Written()
+        wanted = await asyncio.to_thread(
+            wants_summary,
+            now.prompt.messages,
+            weights.sizes,
+            size_of=weights.size_of,
+            fixed_tokens=weights.fixed_tokens,
+            policy=policy,
+            limits=case.limits,
+            covered=asked_about(now.request.messages),
+        )
+        if wanted is None:
+            return Written()
+        case.turn.on_queued(_SUMMARISING)
+        asked = SummaryAsked(
+            agent=case.turn.agent,
+            parent=case.turn,
+            request=now.request,
+            located=now.located,
+            count=case.count,
+            weights=weights,
+            policy=case.policy,
+            window_tokens=case.window_tokens,
+        )
+        return await self._summariser.write(asked)
 
     async def _count(self, now: Shaped, messages: list[bytes]) -> TokenCount | None:
         body = now.request.json.edited({"messages": joined(messages)})
@@ -122,9 +179,33 @@ class Drafting:
             shaped=msgspec.structs.replace(now, request=request, prompt=prompt, count=count if count.exact else None),
             digest=digest_prompt(prompt.messages, prompt.tools),
             after_tokens=count.upper,
-            left=_left(made),
+            left=_left(made.left),
             stages=stages,
         )
+
+
+def _plan(
+    now: Shaped, weights: Weights, policy: CompressionPolicy, limits: Limits, summary: Summary | None
+) -> Plan | NoPlan:
+    return plan(
+        now.prompt.messages,
+        weights.sizes,
+        size_of=weights.size_of,
+        fixed_tokens=weights.fixed_tokens,
+        policy=policy,
+        limits=limits,
+        summary=summary,
+    )
+
+
+def _with_summary(drafted: Drafted, written: Written) -> Drafted:
+    """With what became of the summary, and what left the prompt that it was written from."""
+    if written.rejected is not None:
+        detail = "; ".join(filter(None, (drafted.detail, f"no summary: {written.rejected}")))
+        drafted = msgspec.structs.replace(drafted, detail=detail)
+    known = {left.handle for left in drafted.left}
+    further = tuple(left for left in _left(written.left) if left.handle not in known)
+    return msgspec.structs.replace(drafted, left=(*drafted.left, *further), summary_turn=written.turn_id)
 
 
 def _in_a_chain(roles: tuple[str, ...]) -> bool:
@@ -133,9 +214,9 @@ def _in_a_chain(roles: tuple[str, ...]) -> bool:
     return any(role in _RESULTS for role in roles[answered + 1 :])
 
 
-def _left(made: Plan) -> tuple[LeftText, ...]:
+def _left(left: tuple[Left, ...]) -> tuple[LeftText, ...]:
     """Copied: what left is a view on the request's body."""
-    return tuple(LeftText(handle=left.handle, body=_body(left), what=_what(left)) for left in made.left)
+    return tuple(LeftText(handle=each.handle, body=_body(each), what=_what(each)) for each in left)
 
 
 def _what(left: Left) -> str:

@@ -21,15 +21,18 @@ from governor.errors import GovernorError, InternalError, UpstreamUnavailable
 from governor.gateway.answering import Answering, Planned
 from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
+from governor.gateway.clients import Clients, UsageTold
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.history import Ask, History
 from governor.gateway.http import Receive, Scope, Send, headers_of
 from governor.gateway.pausable import can_continue
 from governor.gateway.planner import Planner, TurnPlan, check_model, prompt_of
 from governor.gateway.reply import Reply
+from governor.gateway.shaped import Shaped
 from governor.gateway.shaping import Shaping
 from governor.gateway.sight import ServedShare
 from governor.gateway.turn import Turn, TurnBook
+from governor.output.caps import effective_window
 from governor.policy.loader import PolicyStore
 from governor.policy.model import Policy
 from governor.redact import Redactor
@@ -56,6 +59,7 @@ class Services(msgspec.Struct, frozen=True):
     policies: PolicyStore
     planner: Planner
     shaping: Shaping
+    clients: Clients
     history: History
     admission: Admission
     answering: Answering
@@ -148,14 +152,35 @@ class GenerateRoute:
         headers: Mapping[str, str],
     ) -> None:
         s = self._services
-        prompt_as_sent = prompt_of(as_sent)
-        turn.located = s.planner.locate(turn.agent, as_sent, prompt_as_sent, headers)
-        shaped = await s.shaping.shaped(turn, as_sent, prompt_as_sent, turn.located, card, policy)
+        prompt = prompt_of(as_sent)
+        turn.located = s.planner.locate(turn.agent, as_sent, prompt, headers)
+        counted = await s.planner.count(prompt, turn.located)
+        window = effective_window(card.window_tokens, policy)
+        with s.clients.watching(turn, as_sent, turn.located, counted.tokens, policy.compression, window) as watching:
+            sent = Shaped(request=as_sent, prompt=prompt, located=turn.located, estimate=counted)
+            shaped = await s.shaping.shaped(turn, sent, watching.advice, card, policy)
+            watching.is_as_sent = shaped.request is as_sent
+            await self._shaped(turn, reply, shaped, watching.usage, card, policy, headers)
+
+    async def _shaped(
+        self,
+        turn: Turn,
+        reply: Reply,
+        shaped: Shaped,
+        usage_told: UsageTold | None,
+        card: ModelCard,
+        policy: Policy,
+        headers: Mapping[str, str],
+    ) -> None:
+        """Plan the prompt that the engine shall see, and have it answered."""
+        s = self._services
         request, located = shaped.request, shaped.located
         ask = await self._ask(turn, request, located, card, policy)
         restored = ask.restored if ask else None
         known = restored.count if restored else shaped.count
-        turn.measure = await s.planner.measure(request, shaped.prompt, located, card, policy, known)
+        turn.measure = await s.planner.measure(
+            request, shaped.prompt, located, card, policy, known, counted=shaped.estimate
+        )
         facts = TurnFacts(turn_id=turn.turn_id, agent_class=policy.agent_class, session=located.session_id)
         plan = s.planner.plan(request, turn.measure, policy, facts)
         turn.cap = plan.cap
@@ -166,7 +191,9 @@ class GenerateRoute:
         if restored is not None and s.engine.continuation is not None:
             turn.edits = (*turn.edits, restored.edit)
             call = restored.applied(s.engine.continuation, call)
-        planned = Planned(request=request, plan=plan, policy=policy, located=located, call=call, ask=ask)
+        planned = Planned(
+            request=request, plan=plan, policy=policy, located=located, call=call, ask=ask, usage_told=usage_told
+        )
         try:
             await s.answering.run(turn, reply, planned)
         finally:
@@ -176,6 +203,7 @@ class GenerateRoute:
                 s.planner.learn(located, plan.measure.count, usage.prompt_tokens)
             if known_tokens is not None and usage.cached_tokens is not None:
                 s.served.note(known_tokens, usage.cached_tokens)
+            s.shaping.on_answered(turn, shaped, plan.measure.count, policy, plan.measure.window_tokens)
 
     async def _ask(
         self, turn: Turn, request: GenerationRequest, located: Located, card: ModelCard, policy: Policy

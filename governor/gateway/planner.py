@@ -110,14 +110,17 @@ class Planner:
         card: ModelCard,
         policy: Policy,
         known: TokenCount | None = None,
+        *,
+        counted: TokenCount | None = None,
     ) -> Measure:
         """What the turn is and how large; asks the engine to count only when the cap depends on it, or when the guess
-        is too wide to book memory by. ``known``: what will be sent in its place. Raises nothing."""
+        is too wide to book memory by. ``known``: what will be sent in its place; ``counted``: :meth:`count` of this
+        prompt, where that was done. Raises nothing."""
         kind = turn_kind(request)
         window = effective_window(card.window_tokens, policy)
         if known is not None:
             return Measure(kind=kind, count=known, window_tokens=window)
-        count = await self.count(prompt, located)
+        count = await self.count(prompt, located) if counted is None else counted
         wanted, _ = wanted_cap(policy, kind, request.requested_cap)
         tight = window is not None and count.upper + wanted > window
         unsure = count.upper - count.tokens

@@ -50,7 +50,8 @@ class Overflow(Protocol):
 
 class Relay:
     """Relays one answer. ``strip_usage`` takes out usage-only events, ``strip_tiers`` the split of cached tokens;
-    ``guard``, whose reader is ``reader``, ends a stream before its engine does."""
+    ``guard``, whose reader is ``reader``, ends a stream before its engine does; ``usage_told`` edits events' data and
+    whole answers, where the client is not to be told their usage as it is."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Relay:
         overflow: Overflow,
         on_first_token: Callable[[], None],
         guard: LoopGuard | None = None,
+        usage_told: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self._reply = reply
         self._reader = reader
@@ -74,6 +76,7 @@ class Relay:
         self._overflow = overflow
         self.on_first_token = on_first_token
         self._guard = guard
+        self._usage_told = usage_told or _as_it_is
         self._cut_short = False
 
     async def run(self, answer: EngineAnswer) -> None:
@@ -103,6 +106,8 @@ class Relay:
             self._reader.answer.finish_reason = self._reader.answer.finish_reason or "unread"
         if self._strip_tiers and not encoded:
             body = without_tiers(body)
+        if not encoded:
+            body = self._usage_told(body)
         headers = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
         await self._reply.send_whole(200, body, {"content-type": JSON, **headers})
 
@@ -185,13 +190,14 @@ class Relay:
                 return b""
             case Seen.TIERS if self._strip_tiers:
                 rest = without_tiers(data)
-                return sse.encode(rest) if rest else b""
+                return sse.encode(self._usage_told(rest)) if rest else b""
             case Seen.DONE if not self._reader.answer.ended_well:
                 return b""
             case Seen.ERROR:
                 return self._reply.redacted(raw)
             case _:
-                return raw
+                told = self._usage_told(data)
+                return raw if told is data else sse.encode(told)
 
     async def _end_early(self, guard: LoopGuard, chunks: AsyncIterator[bytes], splitter: SseSplitter) -> None:
         """After the event that says why."""
@@ -235,3 +241,7 @@ class Relay:
             if overflow is not None:
                 return overflow
         return UpstreamRefused(status, body, content_type, message, headers)
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data

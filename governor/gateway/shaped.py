@@ -20,6 +20,8 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
     """Of this prompt, in the client's session."""
     count: TokenCount | None = None
     """Of this prompt, where the engine was asked."""
+    estimate: TokenCount | None = None
+    """Of this prompt, without the engine; ``None``: not counted yet."""
     head: Covering | None = None
     """What stands in place of the beginning."""
     edits: tuple[str, ...] = ()

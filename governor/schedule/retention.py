@@ -34,14 +34,12 @@ from governor.schedule.events import (
 )
 from governor.schedule.recency import Recency
 from governor.schedule.toolclock import ToolClock
-from governor.types import AgentName, TurnId, TurnKind
+from governor.types import MAIN_KINDS, AgentName, TurnId
 
 HORIZON_S = 60.0
 FORGET_S = 3600.0
 """A conversation that has not gone on for so long is given up."""
 MOST_RESTING = 1024
-GO_ON = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
-"""Turns that are followed by another one as a rule; a title or a summary is not."""
 FEWEST_TOKENS = 2048
 """A smaller context is back in a moment."""
 SURE = 0.05
@@ -174,7 +172,7 @@ class Retention:
             self.recency.end(event.turn_id)
             return
         self.recency.end(event.turn_id, left.tokens, left.cached_tokens)
-        if turn.fetches or turn.kind not in GO_ON:
+        if turn.fetches or turn.kind not in MAIN_KINDS:
             return
         self._wake(turn.context)
         self._resting[turn.context] = Rest(
