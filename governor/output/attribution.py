@@ -68,11 +68,11 @@ def _text_without(raw: bytes) -> bytes | None:
 
 def _list_without(raw: bytes) -> bytes | None:
     try:
-        parts = _PARTS.decode(raw)
+        parts = [bytes(part) for part in _PARTS.decode(raw)]
     except (msgspec.MsgspecError, RecursionError):
         return raw
-    kept = without_attribution([bytes(part) for part in parts])
-    left = [part for part in kept if part is not None]
-    if len(left) == len(parts) and all(part == bytes(old) for part, old in zip(left, parts, strict=True)):
+    kept = without_attribution(parts)
+    if kept == parts:
         return raw
+    left = [part for part in kept if part is not None]
     return joined(left) if left else None

@@ -15,6 +15,7 @@ SAME_BUT = [
         [("40", "41"), ("1,600", "1,640"), ("7", "8")],
     ),
     ("id 3f2a-99 end", "id beef7 end", [("3f2a-99", "beef7")]),
+    ("sess-%s1" % ("e" * 62), "sess-%s2" % ("e" * 62), [("e" * 62 + "1", "e" * 62 + "2")]),
     ("\tday 1\u00a0of 2", "\tday 2\u00a0of 2", [("1", "2")]),
     ("", "", []),
     ("1 1 1", "1 1 1", []),
@@ -51,3 +52,15 @@ def test_anything_else(old: str, new: str) -> None:
 )
 def test_a_shape_says_nothing(span: str, shape: str) -> None:
     assert shape_of(span) == shape
+
+
+@pytest.mark.parametrize("long", ["a-" * 30_000, "1-" * 30_000, "1:" * 30_000, "a" * 60_000, "1" + "-" * 60_000])
+def test_a_long_word_is_linear_work(long: str) -> None:
+    """A square of it would take minutes."""
+    assert volatile_changes(f"{long}x 1", f"{long}y 1") is None
+
+
+def test_a_text_that_is_another_one_altogether_is_not_searched() -> None:
+    old, new = ("".join(f"{number} word\n" for number in range(start, start + 40_000)) for start in (0, 1))
+    assert volatile_changes(old, new) is None
+    assert volatile_changes(old + "at 1", old + "at 2") == [Change("1", "2")]
