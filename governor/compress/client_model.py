@@ -13,7 +13,8 @@ from governor.tokens.breaks import BreakCause
 from governor.types import AgentName, PromptShape, SessionId, TurnId, TurnKind
 
 RELIEF_SHARE = 0.9
-"""A loop is over when a client was truly told less than this share of what it is safe with."""
+"""A loop is over when a client's own prompt has come under this share of what it is safe with, and it was told so. One
+that only our compression keeps short would grow back into the same loop."""
 
 
 class ClientOutcome(StrEnum):
@@ -130,14 +131,15 @@ def advise(standing: Standing, policy: CompressionPolicy) -> Advice:
 
 
 def limits_for(advice: Advice, limits: Limits) -> Limits:
-    """The limits under which a prompt is made shorter: with a loop to be ended, down to what ends it."""
+    """The limits under which a prompt is made shorter: with a loop to be ended, all are lowered in proportion, so that
+    the prompt has as far to grow again as the policy wants it to."""
     below = advice.compress_below
     if below is None or below >= limits.trigger_tokens:
         return limits
-    target = max(1, min(limits.target_tokens, int(below * RELIEF_SHARE)))
+    share = below / limits.trigger_tokens
     return msgspec.structs.replace(
         limits,
         trigger_tokens=below,
-        target_tokens=target,
-        gain_tokens=max(1, min(limits.gain_tokens, below - target)),
+        target_tokens=max(1, int(limits.target_tokens * share)),
+        gain_tokens=max(1, int(limits.gain_tokens * share)),
     )

@@ -226,8 +226,8 @@ class ClientWatch:
         if end.ok:
             line.told, line.was_lowered = end.told_tokens, end.lowered
             safe_tokens = opened.agent.threshold.safe_tokens
-            is_true = end.told_tokens is not None and not end.lowered
-            if is_true and safe_tokens is not None and (end.told_tokens or 0) < safe_tokens * RELIEF_SHARE:
+            own_tokens = None if end.lowered else end.reported_tokens
+            if own_tokens is not None and safe_tokens is not None and own_tokens < safe_tokens * RELIEF_SHARE:
                 line.on_relief()
         return found
 
