@@ -8,8 +8,9 @@ are one page.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import repeat
 from typing import Final, Protocol
 
 import msgspec
@@ -97,8 +98,6 @@ class Blocks:
         self._most_pages = most_pages
         self._flags: dict[int, int] = {}
         self.knowledge = Knowledge()
-        self.version = 0
-        """Another one after each change."""
         self._marks: list[Mark] = []
         self._changed_pages: array[int] = array("q")
         self._changed_from = bytearray()
@@ -106,9 +105,9 @@ class Blocks:
         """Number of the oldest change that is remembered."""
         self._unfollowed = False
 
-    def flags(self, page: int) -> int:
-        """Bits of where the page and a state at its end are."""
-        return self._flags.get(page, 0)
+    def places(self, pages: Iterable[int]) -> bytes:
+        """Of each page, the bits of where it and a state at its end are."""
+        return bytes(map(self._flags.get, pages, repeat(0)))
 
     def __len__(self) -> int:
         return len(self._flags)
@@ -222,14 +221,16 @@ class Blocks:
         self._marks.append(mark)
         return mark
 
-    def changed_since(self, mark: Mark) -> dict[int, int]:
-        """Of each page that has changed since, its bits at that moment. Nothing where the mark is lost."""
-        found: dict[int, int] = {}
+    def places_at(self, mark: Mark, pages: Sequence[int]) -> bytes | None:
+        """The same at that moment; ``None`` where the mark is lost."""
         if mark.is_lost:
-            return found
-        for number in range(mark.at - self._first_change, len(self._changed_pages)):
-            found.setdefault(self._changed_pages[number], self._changed_from[number])
-        return found
+            return None
+        then: dict[int, int] = {}
+        since = slice(mark.at - self._first_change, None)
+        for page, before in zip(self._changed_pages[since], self._changed_from[since], strict=True):
+            then.setdefault(page, before)
+        now = self.places(pages)
+        return bytes(map(then.get, pages, now)) if then else now
 
     def release(self, mark: Mark) -> None:
         """It is not looked back at any more. May be repeated."""
@@ -265,7 +266,6 @@ class Blocks:
             self._flags[page] = after
         else:
             del self._flags[page]
-        self.version += 1
         if self._marks:
             self._changed_pages.append(page)
             self._changed_from.append(before)
@@ -278,7 +278,6 @@ class Blocks:
         after = msgspec.structs.replace(self.knowledge, **known)
         if after != self.knowledge:
             self.knowledge = after
-            self.version += 1
 
     def _tell_forgotten(self, *, anew: bool) -> None:
         for watcher in self._watchers:

@@ -1,7 +1,8 @@
 """Which agent's contexts are where: the last known pages of each line of a conversation, against what the engine has.
 
 A page that contexts of several agents begin with is attributed once, as shared. What each agent holds of each tier is
-counted as pages come and go; what a context finds is asked when somebody looks, and kept while nothing changes.
+counted as pages come and go; what a context finds is asked when somebody looks, and kept until one of its pages has
+changed.
 """
 
 from __future__ import annotations
@@ -12,25 +13,28 @@ from collections.abc import Sequence
 
 import msgspec
 
-from governor.residency.blocks import ANY_KV, KV, Blocks, Tier
+from governor.residency.blocks import ANY_KV, KV, Blocks, Knowledge, Tier
 from governor.residency.names import shared_pages
 from governor.residency.predict import Prediction, Rules, predict
 
 SHARED = ""
 """Stands for an agent where a page is of several ones' contexts; no agent has this name."""
+_TIERS = tuple(tuple(tier for tier in Tier if bits & KV[tier]) for bits in range(64))
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much is followed. Beyond a limit the context that was answered longest ago goes."""
 
     contexts: int = 256
+    contexts_per_session: int = 3
+    """A session that was compacted or reviewed has several lines; the old ones are of no use soon."""
     pages: int = 400_000
     """Over all contexts; some 150 bytes of memory each."""
     look_again_s: float = 1.0
     """A context that is looked at again within this is told as before, whatever has changed since."""
 
 
-class ContextKey(msgspec.Struct, frozen=True):
+class ContextKey(msgspec.Struct, frozen=True, order=True):
     """One line of a conversation: what its next prompt goes on with."""
 
     agent: str
@@ -38,7 +42,7 @@ class ContextKey(msgspec.Struct, frozen=True):
 
 
 class _Context:
-    __slots__ = ("answered_at", "looked_at", "pages", "prediction", "session", "tokens", "version", "why_unknown")
+    __slots__ = ("answered_at", "knowledge", "looked_at", "pages", "prediction", "session", "tokens", "why_unknown")
 
     def __init__(self, session: str, pages: array[int], tokens: int, answered_at: float, why: str | None) -> None:
         self.session = session
@@ -47,8 +51,22 @@ class _Context:
         self.answered_at = answered_at
         self.why_unknown = why
         self.prediction: Prediction | None = None
-        self.version = -1
+        self.knowledge: Knowledge | None = None
+        """What the prediction was made with."""
         self.looked_at = 0.0
+
+
+class _Owners:
+    """The contexts that have a page: few sets of them, and many pages of each."""
+
+    __slots__ = ("keys", "name", "pages")
+
+    def __init__(self, keys: tuple[ContextKey, ...]) -> None:
+        self.keys = keys
+        self.pages = 0
+        """How many have just these."""
+        first = keys[0].agent
+        self.name = first if first == keys[-1].agent else SHARED
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +89,11 @@ class ResidencyIndex:
         self.rules = rules or Rules()
         self._blocks: Blocks
         self._contexts: OrderedDict[ContextKey, _Context] = OrderedDict()
+        self._changed: set[ContextKey] = set()
+        """Contexts of which a page has changed since they were looked at."""
         self._pages = 0
-        self._owners: dict[int, tuple[str, ...]] = {}
-        """Of each page of a context, the agents of all contexts that have it."""
-        self._owner_sets: dict[tuple[str, ...], tuple[str, ...]] = {}
-        """One object for each set of owners, since there are few sets and many pages."""
+        self._owners: dict[int, _Owners] = {}
+        self._owner_sets: dict[tuple[ContextKey, ...], _Owners] = {}
         self._held: dict[Tier, Counter[str]] = {tier: Counter() for tier in Tier}
 
     def attach(self, blocks: Blocks) -> None:
@@ -104,10 +122,11 @@ class ResidencyIndex:
         owners = self._owners.get(page)
         if owners is None:
             return
-        owner = _owner(owners)
-        for tier, bit in KV.items():
-            if (before ^ after) & bit:
-                self._held[tier][owner] += 1 if after & bit else -1
+        self._changed.update(owners.keys)
+        for tier in _TIERS[before & ~after]:
+            self._held[tier][owners.name] -= 1
+        for tier in _TIERS[after & ~before]:
+            self._held[tier][owners.name] += 1
 
     def on_forgotten(self, *, anew: bool) -> None:
         """Each page was told of by itself."""
@@ -123,42 +142,44 @@ class ResidencyIndex:
         """All contexts, the last answered one first. ``now``: any clock, for :attr:`Limits.look_again_s`."""
         return [self._standing(key, each, now) for key, each in reversed(self._contexts.items())]
 
-    def pages_of(self, key: ContextKey) -> Sequence[int]:
-        """Of its last known tokens, whole ones; none of an unknown context."""
-        context = self._contexts.get(key)
-        return () if context is None else context.pages
-
     def check_integrity(self) -> None:
         """Raises ``AssertionError``."""
-        owners: dict[int, list[str]] = {}
+        owners: dict[int, list[ContextKey]] = {}
         for key, context in self._contexts.items():
             for page in context.pages:
-                owners.setdefault(page, []).append(key.agent)
-        if {page: tuple(sorted(each)) for page, each in owners.items()} != self._owners:
+                owners.setdefault(page, []).append(key)
+        if {page: tuple(sorted(each)) for page, each in owners.items()} != {
+            page: each.keys for page, each in self._owners.items()
+        }:
             raise AssertionError("pages have other owners than the contexts say")
+        if {each.keys: each.pages for each in self._owner_sets.values()} != Counter(
+            each.keys for each in self._owners.values()
+        ):
+            raise AssertionError("sets of owners are counted wrongly")
         if self._pages != sum(len(each.pages) for each in self._contexts.values()):
             raise AssertionError("pages are counted wrongly")
+        places = self._blocks.places(self._owners)
         for tier, bit in KV.items():
-            counted = Counter(_owner(each) for page, each in self._owners.items() if self._blocks.flags(page) & bit)
-            if dict(counted) != self.held_pages(tier):
+            here = zip(self._owners.values(), places, strict=True)
+            if dict(Counter(each.name for each, bits in here if bits & bit)) != self.held_pages(tier):
                 raise AssertionError(f"{tier.name} is counted wrongly")
 
     # Parts
 
     def _standing(self, key: ContextKey, context: _Context, now: float) -> Standing:
-        version = self._blocks.version
-        fresh = context.prediction is not None and (
-            context.version == version or now - context.looked_at < self._limits.look_again_s
-        )
-        if not fresh:
-            context.prediction = self._predicted(context)
-            context.version, context.looked_at = version, now
-        assert context.prediction is not None  # noqa: S101 - for the type checker
+        prediction = context.prediction
+        if prediction is None or (
+            now - context.looked_at >= self._limits.look_again_s
+            and (key in self._changed or context.knowledge != self._blocks.knowledge)
+        ):
+            prediction = context.prediction = self._predicted(context)
+            context.knowledge, context.looked_at = self._blocks.knowledge, now
+            self._changed.discard(key)
         return Standing(
             key=key,
             session=context.session,
             answered_at=context.answered_at,
-            prediction=context.prediction,
+            prediction=prediction,
             shared_tokens=None if context.why_unknown else self._shared_tokens(context),
         )
 
@@ -167,15 +188,15 @@ class ResidencyIndex:
             return Prediction(
                 context_tokens=context.tokens, unknown_tokens=context.tokens, why_unknown=context.why_unknown
             )
-        blocks = self._blocks
-        return predict(context.pages, context.tokens, blocks.flags, blocks.knowledge, self.rules)
+        places = self._blocks.places(context.pages)
+        return predict(places, context.tokens, self._blocks.knowledge, self.rules)
 
     def _shared_tokens(self, context: _Context) -> int:
         """Who has a page has all before it, so the last shared one is looked for by halves."""
         low, high = 0, len(context.pages)
         while low < high:
             middle = (low + high + 1) // 2
-            if _owner(self._owners[context.pages[middle - 1]]) == SHARED:
+            if self._owners[context.pages[middle - 1]].name == SHARED:
                 low = middle
             else:
                 high = middle - 1
@@ -186,46 +207,56 @@ class ResidencyIndex:
         kept = 0
         if before is not None:
             kept = shared_pages(before.pages, context.pages)
-            self._disown(before.pages[kept:], key.agent)
+            self._disown(before.pages[kept:], key)
             self._pages -= len(before.pages)
-        self._own(context.pages[kept:], key.agent)
+        self._own(context.pages[kept:], key)
         self._contexts[key] = context
         self._pages += len(context.pages)
+        lines = [each for each, other in self._contexts.items() if _same_session(each, other, key, context)]
+        for old in lines[: -self._limits.contexts_per_session]:
+            self._forget(old)
         while len(self._contexts) > self._limits.contexts or self._pages > self._limits.pages:
             self._forget(next(iter(self._contexts)))
 
     def _forget(self, key: ContextKey) -> None:
         context = self._contexts.pop(key)
-        self._disown(context.pages, key.agent)
+        self._disown(context.pages, key)
         self._pages -= len(context.pages)
+        self._changed.discard(key)
 
-    def _own(self, pages: Sequence[int], agent: str) -> None:
+    def _own(self, pages: Sequence[int], key: ContextKey) -> None:
         for page in pages:
-            self._change_owners(page, (*self._owners.get(page, ()), agent))
+            before = self._owners.get(page)
+            after = (key,) if before is None else tuple(sorted((*before.keys, key)))
+            self._change_owners(page, before, after)
 
-    def _disown(self, pages: Sequence[int], agent: str) -> None:
+    def _disown(self, pages: Sequence[int], key: ContextKey) -> None:
         for page in pages:
-            left = list(self._owners[page])
-            left.remove(agent)
-            self._change_owners(page, tuple(left))
+            before = self._owners[page]
+            self._change_owners(page, before, tuple(each for each in before.keys if each != key))
 
-    def _change_owners(self, page: int, after: tuple[str, ...]) -> None:
-        before, after = self._owners.get(page), tuple(sorted(after))
-        if after:
-            self._owners[page] = self._owner_sets.setdefault(after, after)
+    def _change_owners(self, page: int, before: _Owners | None, keys: tuple[ContextKey, ...]) -> None:
+        after = None
+        if keys:
+            after = self._owner_sets.get(keys)
+            if after is None:
+                after = self._owner_sets[keys] = _Owners(keys)
+            after.pages += 1
+            self._owners[page] = after
         else:
             del self._owners[page]
-        here = self._blocks.flags(page)
-        if not here & ANY_KV or (before and after and _owner(before) == _owner(after)):
+        if before is not None:
+            before.pages -= 1
+            if not before.pages:
+                del self._owner_sets[before.keys]
+        if before is not None and after is not None and before.name == after.name:
             return
-        for tier, bit in KV.items():
-            if here & bit:
-                if before:
-                    self._held[tier][_owner(before)] -= 1
-                if after:
-                    self._held[tier][_owner(after)] += 1
+        for tier in _TIERS[self._blocks.places((page,))[0] & ANY_KV]:
+            if before is not None:
+                self._held[tier][before.name] -= 1
+            if after is not None:
+                self._held[tier][after.name] += 1
 
 
-def _owner(owners: tuple[str, ...]) -> str:
-    first = owners[0]
-    return first if first == owners[-1] else SHARED
+def _same_session(key: ContextKey, context: _Context, other_key: ContextKey, other: _Context) -> bool:
+    return key.agent == other_key.agent and context.session == other.session

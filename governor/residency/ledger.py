@@ -15,6 +15,10 @@ IDLE_TOKENS = 1_000_000
 """The same where bytes are not known."""
 
 
+_KV_TIERS = tuple(tuple(tier for tier in Tier if bits & KV[tier]) for bits in range(64))
+_STATE_TIERS = tuple(tuple(tier for tier in Tier if bits & STATE[tier]) for bits in range(64))
+
+
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes, over all ranks; ``None``: not known."""
 
@@ -83,15 +87,17 @@ class TierLedger:
         self._computed_pages = 0
 
     def on_page(self, page: int, before: int, after: int, *, moved: bool) -> None:
-        changed = before ^ after
-        came = changed & after
-        for tier in Tier:
-            if changed & KV[tier]:
-                self._held_pages[tier] += 1 if came & KV[tier] else -1
-                self._written_pages[tier] += moved and bool(came & KV[tier])
-            if changed & STATE[tier]:
-                self._held_states[tier] += 1 if came & STATE[tier] else -1
-                self._written_states[tier] += moved and bool(came & STATE[tier])
+        came = after & ~before
+        for tier in _KV_TIERS[before & ~after]:
+            self._held_pages[tier] -= 1
+        for tier in _STATE_TIERS[before & ~after]:
+            self._held_states[tier] -= 1
+        for tier in _KV_TIERS[came]:
+            self._held_pages[tier] += 1
+            self._written_pages[tier] += moved
+        for tier in _STATE_TIERS[came]:
+            self._held_states[tier] += 1
+            self._written_states[tier] += moved
         # What is in L2 was brought back from there, as is what L3 had: it comes by L2.
         if moved and came & KV[Tier.L1] and not before & KV[Tier.L2]:
             self._computed_pages += 1

@@ -12,7 +12,7 @@ The rules are SGLang's (0.5.23 ``unified_tree_core.py`` match, ``unified_radix_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -57,13 +57,12 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict(
-    pages: Sequence[int],
+    here: bytes,
     context_tokens: int,
-    flags: Callable[[int], int],
     known: Knowledge,
     rules: Rules,
 ) -> Prediction:
-    """``pages``: of the context, whole ones. ``flags``: of each page, where it is. Linear in the pages."""
+    """``here``: of each whole page of the context, where it is (:meth:`Blocks.places`)."""
     page_tokens = known.page_tokens
     if why := _why_unknown(known):
         return Prediction(context_tokens=context_tokens, unknown_tokens=context_tokens, why_unknown=why)
@@ -77,23 +76,25 @@ def predict(
             missing_tokens=context_tokens,
         )
     needs_state = known.has_states is True
-    here = [flags(page) for page in pages]
-    matched, device, best = _matched(here, needs_state)
-    host = sum(1 for each in here[device:best] if each & L2_KV)
+    matched = _run(here, NEAR_KV)
+    best = _last(here[:matched], NEAR_STATE) if needs_state else matched
+    on_device = _run(here, L1_KV)
+    device = _last(here[:on_device], L1_STATE) if needs_state else on_device
+    host = _count(here[device:best], L2_KV)
     least_pages = max(1, -(-rules.l3_least_tokens // page_tokens))
     asks_l3 = len(here) - best >= least_pages and (best == 0 or bool(here[best - 1] & L2_KV))
     disk = _found_in_l3(here, best, needs_state) if asks_l3 and known.l3 else 0
     disk = disk if disk >= least_pages else 0
     usable = device + host + disk
     # Of what is read, pages that L2 has, and only lacked a state behind them, are L2's.
-    host_behind = sum(1 for each in here[best : best + disk] if each & L2_KV)
+    host_behind = _count(here[best : best + disk], L2_KV)
     why, unknown = None, 0
     if asks_l3 and not known.l3:
         why, unknown = _L3_UNKNOWN, len(here) - best
     elif not known.kv_whole and matched < len(here):
         why, unknown = _KV_UNKNOWN, len(here) - max(matched, best + disk)
     # Of what lies behind, nobody knows whether it can be used.
-    unusable = 0 if unknown else max(0, sum(1 for each in here if each & ANY_KV) - usable)
+    unusable = 0 if unknown else max(0, _count(here, ANY_KV) - usable)
     return Prediction(
         context_tokens=context_tokens,
         l1_tokens=device * page_tokens,
@@ -120,28 +121,27 @@ def _why_unknown(known: Knowledge) -> str | None:
     return None
 
 
-def _matched(here: Sequence[int], needs_state: bool) -> tuple[int, int, int]:
-    """Pages with KV near, those L1 serves, those L1 and L2 serve."""
-    matched = device = best = 0
-    all_on_device = True
-    for depth, each in enumerate(here, 1):
-        if not each & NEAR_KV:
-            break
-        matched = depth
-        all_on_device = all_on_device and bool(each & L1_KV)
-        if not needs_state or each & NEAR_STATE:
-            best = depth
-        if all_on_device and (not needs_state or each & L1_STATE):
-            device = depth
-    return matched, device, best
-
-
-def _found_in_l3(here: Sequence[int], start: int, needs_state: bool) -> int:
+def _found_in_l3(here: bytes, start: int, needs_state: bool) -> int:
     """Pages from ``start`` on that can be restored."""
-    found = 0
-    for number, each in enumerate(here[start:], 1):
-        if not each & L3_KV:
-            break
-        if not needs_state or each & L3_STATE:
-            found = number
-    return found
+    there = here[start:]
+    found = _run(there, L3_KV)
+    return _last(there[:found], L3_STATE) if needs_state else found
+
+
+_HAS: Final = {bits: bytes(bool(each & bits) for each in range(256)) for bits in range(1, 64)}
+"""For each choice of bits: whether a page has any of them."""
+
+
+def _run(here: bytes, bits: int) -> int:
+    """Pages from the first one on that have any of these bits."""
+    end = here.translate(_HAS[bits]).find(0)
+    return len(here) if end < 0 else end
+
+
+def _last(here: bytes, bits: int) -> int:
+    """How many pages end with the last one that has any of these bits."""
+    return here.translate(_HAS[bits]).rfind(1) + 1
+
+
+def _count(here: bytes, bits: int) -> int:
+    return here.translate(_HAS[bits]).count(1)

@@ -97,20 +97,10 @@ def predicted_at(
 ) -> Prediction | None:
     """What the index knew of a prompt at ``mark``. ``pages``: at least the prompt's, whole ones. ``None``: that is too
     long ago."""
-    if mark.is_lost:
-        return None
-    page_tokens = mark.knowledge.page_tokens or blocks.knowledge.page_tokens
-    if page_tokens is None:
-        return predict((), prompt_tokens, blocks.flags, mark.knowledge, rules)
-    changed = blocks.changed_since(mark)
-
-    def flags(page: int) -> int:
-        before = changed.get(page)
-        return blocks.flags(page) if before is None else before
-
+    page_tokens = mark.knowledge.page_tokens or blocks.knowledge.page_tokens or prompt_tokens
     # The last token has to be computed, so what is looked up ends before it.
-    asked = pages[: max(0, prompt_tokens - 1) // page_tokens]
-    return predict(asked, prompt_tokens, flags, mark.knowledge, rules)
+    places = blocks.places_at(mark, pages[: max(0, prompt_tokens - 1) // page_tokens])
+    return None if places is None else predict(places, prompt_tokens, mark.knowledge, rules)
 
 
 class _Outcome(msgspec.Struct, frozen=True):

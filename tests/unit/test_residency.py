@@ -39,7 +39,7 @@ def tell_all(blocks: Blocks, *, has_states: bool = True) -> None:
 
 
 def found(blocks: Blocks, pages: Sequence[int] = CHAIN, tokens: int = len(CHAIN) * PAGE) -> Prediction:
-    return predict(pages, tokens, blocks.flags, blocks.knowledge, RULES)
+    return predict(blocks.places(pages), tokens, blocks.knowledge, RULES)
 
 
 def split(prediction: Prediction) -> tuple[int | None, ...]:
