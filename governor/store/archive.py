@@ -234,7 +234,7 @@ class SqlArchive:
         self._book(pruned.kept_bytes)
         return PRUNE_PAUSE_S if pruned.more else self._prune_every_s
 
-    def call(self, record: Kept) -> str:
+    def named(self, record: Kept) -> str:
         return f"the compaction of turn {record.compaction.turn_id}"
 
     def told(self) -> None:

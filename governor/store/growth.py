@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from governor.context import COMPRESSED, NOT_CACHED, CauseTotal, Growth, PrefixBreak, TurnGrowth
+from governor.context import COMPRESSED, FRESH, NOT_CACHED, CauseTotal, Growth, PrefixBreak, TurnGrowth
 from governor.store.model import StoredTurn, TurnClosed
-from governor.types import MAIN_KINDS, SessionId
+from governor.types import MAIN_KINDS, PromptShape, SessionId
 from governor.visible import visible
 
 _LEAST_LOSS_TOKENS = 256
 """Less is what an engine prefills again in any case: it caches whole pages, and leaves the last token out."""
 _LONGEST_DETAIL = 120
 _COMPRESSED_EDIT = "compressed:"
-_WITHOUT_PLACE = frozenset({COMPRESSED, NOT_CACHED})
+_WITHOUT_PLACE = frozenset({COMPRESSED, FRESH, NOT_CACHED})
 _BREAK = re.compile(r"(?:tools|message (\d{1,9}))(?:, byte (\d{1,12}))?: (\w+)(?: \((.*)\))?", re.DOTALL)
 
 
@@ -89,7 +89,7 @@ def _turn(row: StoredTurn, closed: TurnClosed, before: int | None) -> TurnGrowth
     elif any(edit.startswith(_COMPRESSED_EDIT) for edit in closed.edits):
         broke = PrefixBreak(cause=COMPRESSED, lost_tokens=lost)
     elif lost is not None and lost >= _LEAST_LOSS_TOKENS:
-        broke = PrefixBreak(cause=NOT_CACHED, lost_tokens=lost)
+        broke = PrefixBreak(cause=FRESH if closed.shape is PromptShape.FRESH else NOT_CACHED, lost_tokens=lost)
     return TurnGrowth(
         turn_id=row.turn_id,
         at=row.opened_at,

@@ -120,7 +120,7 @@ class SqlTurnLog:
     def tend(self, connection: sa.Connection) -> None:
         """Turns are kept for good."""
 
-    def call(self, record: Entry) -> str:
+    def named(self, record: Entry) -> str:
         return f"the record of turn {record.turn_id}"
 
     def told(self) -> None:

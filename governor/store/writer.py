@@ -60,7 +60,7 @@ class Work(Protocol[T]):
         """Upkeep, briefly, when it is due. Returns the seconds until it is due again; ``None``: never."""
         ...
 
-    def call(self, record: T) -> str:
+    def named(self, record: T) -> str:
         """The record in a sentence about its loss."""
         ...
 
@@ -260,7 +260,7 @@ class Writer(Generic[T]):
         with self.lock:
             record = self._batch.pop(0)
             self.lost += 1
-            self.last_loss = f"{self._work.call(record)} cannot be stored: {problem}"
+            self.last_loss = f"{self._work.named(record)} cannot be stored: {problem}"
             if self._written():
                 self._settled.notify_all()
         _log.error("%s: %s", self._name, self.last_loss, exc_info=error)
