@@ -19,7 +19,7 @@ from governor.compress.heads import chain_of
 from governor.compress.limits import Limits, limits_of
 from governor.compress.plan import wants_summary
 from governor.compress.stages.drop import Summary
-from governor.compress.summary import asked_about
+from governor.compress.summary import Rejection, asked_about
 from governor.gateway.shaped import Shaped
 from governor.gateway.summary import Summariser, SummaryAsked, Written
 from governor.gateway.turn import Turn
@@ -35,6 +35,7 @@ SETTLE_S = 0.5
 MOST_SUMMARIES = 256
 _MOST_PENDING = 8
 """Each holds a request."""
+_BYTES_PER_TOKEN = 4
 
 Key = tuple[AgentName, SessionId]
 Weigh = Callable[[Shaped, TokenCount], Awaitable[Weights]]
@@ -87,6 +88,16 @@ class _Pending(msgspec.Struct, frozen=True, kw_only=True):
     count: TokenCount
     policy: Policy
     window_tokens: int
+    tokens: int
+    """Of its prompt and its answer."""
+
+
+class _Vain(msgspec.Struct, frozen=True):
+    """Summaries of a conversation that came to nothing, since the last one that came to something."""
+
+    times: int
+    tokens: int
+    """Of the conversation at the last."""
 
 
 class Preparer:
@@ -99,6 +110,7 @@ class Preparer:
         self._weigh = weigh
         self._settle_s = settle_s
         self._pending: OrderedDict[Key, _Pending] = OrderedDict()
+        self._vain: OrderedDict[Key, _Vain] = OrderedDict()
         self._has_pending = asyncio.Event()
 
     def find(self, agent: AgentName, shaped: Shaped) -> Prepared | None:
@@ -124,13 +136,18 @@ class Preparer:
         tokens = prompt_tokens + (answer.usage.completion_tokens or 0)
         limits = limits_of(policy.compression, window_tokens)
         if tokens < limits.trigger_tokens - margin_tokens(policy.compression, limits):
+            self._vain.pop(key, None)
+            return
+        if self._is_vain(key, tokens, policy.compression):
             return
         prepared = self.find(turn.agent, shaped)
         uncovered = sum(map(len, shaped.prompt.messages[prepared.summary.covered :])) if prepared else 0
         if prepared is not None and uncovered < policy.compression.cooldown_tokens * _BYTES_PER_TOKEN:
             return
         known = TokenCount(tokens=prompt_tokens, source="usage") if answer.usage.prompt_tokens is not None else count
-        self._pending[key] = _Pending(turn=turn, shaped=shaped, count=known, policy=policy, window_tokens=window_tokens)
+        self._pending[key] = _Pending(
+            turn=turn, shaped=shaped, count=known, policy=policy, window_tokens=window_tokens, tokens=tokens
+        )
         while len(self._pending) > _MOST_PENDING:
             self._pending.popitem(last=False)
         self._has_pending.set()
@@ -180,12 +197,24 @@ class Preparer:
         written = await self._summariser.write(asked)
         if written.summary is None:
             log.info("no summary was prepared for %s: %s", pending.turn.agent, written.rejected)
+            self._note_vain(key, pending.tokens, written)
             return
+        self._vain.pop(key, None)
         chain = chain_of(shaped.located.digests[: written.summary.covered])
         self.book.keep(key, Prepared(chain=chain, written=written, summary=written.summary))
 
+    def _is_vain(self, key: Key, tokens: int, policy: CompressionPolicy) -> bool:
+        """What failed so often, or just now, would fail again."""
+        vain = self._vain.get(key)
+        return vain is not None and (vain.times >= policy.attempts or tokens - vain.tokens < policy.cooldown_tokens)
 
-_BYTES_PER_TOKEN = 4
+    def _note_vain(self, key: Key, tokens: int, written: Written) -> None:
+        if written.rejected is not None and written.rejected.reason is Rejection.BROKEN_OFF:
+            return
+        vain = self._vain.pop(key, _Vain(0, 0))
+        self._vain[key] = _Vain(vain.times + 1, tokens)
+        while len(self._vain) > MOST_SUMMARIES:
+            self._vain.popitem(last=False)
 
 
 def may_prepare(policy: CompressionPolicy) -> bool:

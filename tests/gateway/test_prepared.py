@@ -120,14 +120,17 @@ async def test_it_makes_way_for_the_next_turn(tmp_path: Path) -> None:
         assert len(preparer.book) == 0
 
 
-async def test_a_failure_costs_nothing_but_itself(tmp_path: Path) -> None:
+async def test_failures_end(tmp_path: Path) -> None:
+    """Not again before it has grown, nor more often than the policy says, until it was short for once."""
+    policy = policy_of(attempts=2, cooldown_tokens=300)
     async with (
-        ScriptedEngine(summaries=["500", Behaviour(say=TEXT)], knobs=Knobs(model="m")) as engine,
+        ScriptedEngine(summaries=["500", "empty", Behaviour(say=TEXT)], knobs=Knobs(model="m")) as engine,
         summarising(engine.url, tmp_path) as at,
         preparing(at) as preparer,
     ):
-        for _ in range(2):
-            preparer.on_answered(answered(at), at.shaped(LONG), TokenCount(tokens=13_500), policy_of(), WINDOW)
+        for prompt_tokens, asked in ((13_500, 1), (13_600, 1), (13_900, 2), (15_000, 2), (5_000, 2), (13_500, 3)):
+            turn = answered(at, usage=Usage(prompt_tokens=prompt_tokens))
+            preparer.on_answered(turn, at.shaped(LONG), TokenCount(tokens=prompt_tokens), policy, WINDOW)
             await until_at_rest(preparer, engine)
-        assert len(engine.hits) == 2
+            assert len(engine.hits) == asked
         assert len(preparer.book) == 1
