@@ -150,6 +150,8 @@ class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True):
 
 NOT_CACHED = "not_cached"
 """Cause of a loss without a break: the client sent a continuation that the engine no longer held."""
+FRESH = "fresh"
+"""Cause of a loss without a place: the prompt has nothing to do with those before it in its session."""
 COMPRESSED = "compressed"
 """Cause of a loss without a break by the client: the governor made the prompt shorter."""
 
@@ -182,6 +184,8 @@ class CauseTotal(msgspec.Struct, frozen=True, kw_only=True):
     """Losses whose size the engine did not tell."""
     last_turn: str
     last_place: str
+    """``""``: it has none."""
+    last_detail: str = ""
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):

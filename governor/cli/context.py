@@ -59,7 +59,7 @@ def context(
             print_json(page)
             return
         height = out.size.height - _BELOW if out.is_terminal else None
-        lines = screen(page, width=_width(), height=height, top=top, unicode=_writes_unicode())
+        lines = screen(page, width=_width(), height=height, top=top)
         for line in lines:
             out.print(line, no_wrap=True, overflow="crop")
         if note is None:
@@ -109,12 +109,8 @@ def _logged(home: Home, database: str | None, agent: str, session: str | None) -
 def _fail_for_agent(reader: TurnLogReader, agent: str) -> None:
     known = reader.agents()
     there = f"it has turns of {', '.join(known)}" if known else "it is empty"
-    fail(f"the turn log has no turn of {visible(agent, _LONGEST_WANTED)!r}; {there}", Exit.USAGE)
+    fail(f"the turn log has no turn of '{visible(agent, _LONGEST_WANTED)}'; {there}", Exit.USAGE)
 
 
 def _width() -> int:
     return out.size.width if out.is_terminal else min(out.size.width, 120)
-
-
-def _writes_unicode() -> bool:
-    return out.encoding.lower().startswith("utf")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -16,6 +15,7 @@ from rich.text import Text
 from governor.cli.console import shown
 from governor.context import (
     COMPRESSED,
+    FRESH,
     NOT_CACHED,
     ContextKind,
     ContextPage,
@@ -26,7 +26,7 @@ from governor.context import (
     TurnGrowth,
 )
 
-_LOOKS = {
+LOOKS = {
     ContextKind.SYSTEM: ("S", "blue"),
     ContextKind.SKILLS: ("K", "cyan"),
     ContextKind.TOOLS: ("T", "magenta"),
@@ -41,6 +41,8 @@ _LOOKS = {
     ContextKind.GOVERNOR: ("G", "bright_green"),
     ContextKind.FRAME: ("F", "bright_black"),
 }
+"""Letter and colour of each kind."""
+_FULL, _FREE, _MARK, _BETWEEN, _LEVELS = "█", "░", "│", " · ", "▁▂▃▄▅▆▇█"
 _NARROWEST = 40
 _CALM, _TIGHT = 0.7, 0.9
 """Shares of the window up to which it is green, and yellow."""
@@ -48,9 +50,12 @@ _LABEL = 11
 _LEAST_ITEMS, _LEAST_TURNS = 3, 4
 _MOST_ITEMS, _MOST_TURNS = 12, 12
 _MOST_CAUSES = 4
+_TITLES = 2
+"""Lines of the curve and of a title."""
 _WORDS = {
     NOT_CACHED: "no longer cached (evicted, or never stored)",
     COMPRESSED: "compressed by the governor",
+    FRESH: "another beginning",
     "compacted": "compacted by the client",
     "volatile": "volatile bytes in the system prompt",
     "system_changed": "another system prompt",
@@ -67,42 +72,31 @@ _WORDS = {
 }
 
 
-class Blocks:
-    """The characters of a bar and a curve."""
-
-    def __init__(self, *, unicode: bool) -> None:
-        self.levels = "▁▂▃▄▅▆▇█" if unicode else "_.-=+*%#"
-        self.full, self.free, self.mark = ("█", "░", "│") if unicode else ("#", ".", "|")
-        self.between = " · " if unicode else ", "
-
-
-def screen(page: ContextPage, *, width: int, height: int | None, top: int | None, unicode: bool = True) -> list[Text]:
+def screen(page: ContextPage, *, width: int, height: int | None, top: int | None) -> list[Text]:
     """All lines. ``height`` ``None``: no screen to fit on. ``top``: so many of the largest messages, whatever fits."""
     width = max(width, _NARROWEST)
-    blocks = Blocks(unicode=unicode)
-    head = list(_head(page, width, blocks))
-    growth = page.growth
+    report, growth = page.report, page.growth
+    head = list(_head(page, width))
+    below = [] if report is None else list(_compression(report, width))
     losses = [] if growth is None else list(_losses(growth, width))
-    items = page.report.largest if page.report is not None else ()
-    spare = None if height is None else height - len(head) - len(losses) - 5
-    shown_items = _fitting(len(items), spare, _LEAST_ITEMS, _MOST_ITEMS) if top is None else min(top, len(items))
-    lines = [*head]
-    if shown_items:
-        lines += [_title("largest messages"), *(_item(item, width) for item in items[:shown_items])]
-    if page.report is not None:
-        lines += list(_compression(page.report, width, blocks))
+    items = () if report is None else report.largest
+    taken = len(head) + len(below) + len(losses) + _TITLES
+    fitting = _fitting(len(items), height, taken, _LEAST_ITEMS, _MOST_ITEMS) if top is None else top
+    if items:
+        head += [_title("largest messages"), *(_item(item, width) for item in items[:fitting])]
     if growth is None:
-        return [*lines, _title("growth"), Text("  the turn log cannot be read now")]
-    left = None if height is None else height - len(lines) - len(losses) - 3
-    shown_turns = _fitting(len(growth.turns), left, 0 if page.report is not None else _LEAST_TURNS, _MOST_TURNS)
-    return [*lines, *_growth(growth, width, blocks, shown_turns), *losses]
+        return [*head, *below, _titled("growth", "the turn log cannot be read now", width)]
+    taken = len(head) + len(below) + len(losses) + _TITLES
+    turns = _fitting(len(growth.turns), height, taken, 0 if report is not None else _LEAST_TURNS, _MOST_TURNS)
+    return [*head, *below, *_growth(growth, width, turns), *losses]
 
 
-def _fitting(count: int, spare: int | None, least: int, most: int) -> int:
-    return min(count, most if spare is None else max(least, min(most, spare)))
+def _fitting(count: int, height: int | None, taken: int, least: int, most: int) -> int:
+    """So many of ``count`` lines as are left on the screen."""
+    return min(count, most if height is None else max(least, min(most, height - taken)))
 
 
-def _head(page: ContextPage, width: int, blocks: Blocks) -> Iterator[Text]:
+def _head(page: ContextPage, width: int) -> Iterator[Text]:
     report = page.report
     session = f"  session {page.session}" if page.session else ""
     others = sum(1 for note in page.sessions if note.session != page.session)
@@ -112,16 +106,16 @@ def _head(page: ContextPage, width: int, blocks: Blocks) -> Iterator[Text]:
         yield from _folded(f"What the prompt is made of is not known: {page.why_no_report}.".split(), " ", width)
         last = None if page.growth is None else _last(page.growth)
         if page.growth is not None and last is not None and last.prompt_tokens is not None:
-            yield from _window(last.prompt_tokens, page.growth.window_tokens, None, width, blocks)
+            yield from _window(last.prompt_tokens, page.growth.window_tokens, None, width)
         return
     yield _cut(Text(_figures(report)), width)
-    yield from _window(report.tokens, report.window_tokens, _trigger(report), width, blocks)
+    yield from _window(report.tokens, report.window_tokens, _trigger(report), width)
     if report.engine_tokens is not None:
         saved = report.client_tokens - report.engine_tokens
-        words = f"{report.engine_tokens:,} tokens in place of the client's {report.client_tokens:,} ({-saved:+,})"
-        yield _cut(Text(f"{'engine sees'.ljust(_LABEL)} {words}", "bold"), width)
+        words = f" {report.engine_tokens:,} tokens in place of the client's {report.client_tokens:,} ({-saved:+,})"
+        yield _titled("engine sees", words, width)
     yield _stacked(report.kinds, width)
-    yield from (_kind(share, report, width, blocks) for share in report.kinds)
+    yield from (_kind(share, report, width) for share in report.kinds)
 
 
 def _figures(report: ContextReport) -> str:
@@ -140,17 +134,17 @@ def _trigger(report: ContextReport) -> int | None:
     return None if report.mode == "off" else report.trigger_tokens
 
 
-def _window(tokens: int, window: int | None, trigger: int | None, width: int, blocks: Blocks) -> Iterator[Text]:
+def _window(tokens: int, window: int | None, trigger: int | None, width: int) -> Iterator[Text]:
     if not window:
-        yield _cut(Text(f"{'window'.ljust(_LABEL)}not known: no turn has told it, and the engine does not"), width)
+        yield _titled("window", "not known: no turn has told it, and the engine does not", width)
         return
     share = tokens / window
     after = f" {share:.0%} of {window:,}"
     cells = max(10, width - _LABEL - len(after))
     used = min(cells, max(1, round(cells * share)))
-    gauge = list(blocks.full * used + blocks.free * (cells - used))
+    gauge = list(_FULL * used + _FREE * (cells - used))
     if trigger is not None and trigger <= window:
-        gauge[min(cells - 1, cells * trigger // window)] = blocks.mark
+        gauge[min(cells - 1, cells * trigger // window)] = _MARK
     colour = "green" if share < _CALM else "yellow" if share < _TIGHT else "red"
     yield _cut(Text.assemble("window".ljust(_LABEL), ("".join(gauge), colour), after), width)
 
@@ -164,33 +158,29 @@ def _stacked(kinds: Sequence[KindShare], width: int) -> Text:
         cells[cells.index(max(cells))] += width - sum(cells)
     line = Text()
     for share, count in zip(kinds, cells, strict=True):
-        letter, colour = _LOOKS[share.kind]
+        letter, colour = LOOKS[share.kind]
         line.append(letter * count, f"black on {colour}")
     return line
 
 
-def _kind(share: KindShare, report: ContextReport, width: int, blocks: Blocks) -> Text:
-    letter, colour = _LOOKS[share.kind]
+def _kind(share: KindShare, report: ContextReport, width: int) -> Text:
+    letter, colour = LOOKS[share.kind]
     line = Text.assemble((letter, f"black on {colour}"), f" {share.kind.value:<9}")
     line.append(f"{share.tokens:>9,} {share.tokens / max(1, report.tokens):>5.0%}")
     line.append(f" {share.items:>5,} ", "dim")
     room = width - line.cell_len - 1
+    return _cut(line.append(f" {_pieces(share, room)}"), width)
+
+
+def _pieces(share: KindShare, room: int) -> str:
+    """The largest pieces, as many as there is room for, and how many there are besides."""
     names = [f"{piece.name} {piece.tokens:,}" for piece in share.pieces]
-    fits = [
-        name for name, end in zip(names, accumulate(cell_len(name) + 3 for name in names), strict=True) if end <= room
-    ]
-    left = len(names) - len(fits) + share.more_pieces
-    if names and not fits:
-        fits, left = [set_cell_size(names[0], max(0, room - 6)).rstrip()], left - 1
-    text = blocks.between.join(fits)
-    if left:
-        more = f"{blocks.between}+{left}"
-        while fits and cell_len(text) + len(more) > room and len(fits) > 1:
-            fits.pop()
-            left += 1
-            text, more = blocks.between.join(fits), f"{blocks.between}+{left}"
-        text += more
-    return _cut(line.append(f" {text}"), width)
+    for count in range(len(names), 0, -1):
+        left = len(names) - count + share.more_pieces
+        text = _BETWEEN.join([*names[:count], *([f"+{left}"] if left else [])])
+        if cell_len(text) <= room or count == 1:
+            return text
+    return ""
 
 
 def _item(item: LargeItem, width: int) -> Text:
@@ -200,11 +190,11 @@ def _item(item: LargeItem, width: int) -> Text:
     return _cut(line.append(item.begins), width)
 
 
-def _compression(report: ContextReport, width: int, blocks: Blocks) -> Iterator[Text]:
+def _compression(report: ContextReport, width: int) -> Iterator[Text]:
     held = report.held
     names = ("fixed", "verbatim", "open", "policy", "recent", "free")
     figures = [f"{name} {getattr(held, name):,}" for name in names if getattr(held, name)]
-    yield from _folded_after("held", figures, blocks.between, width)
+    yield from _folded_after("held", figures, _BETWEEN, width)
     label = "would free"
     if report.stages is None:
         why = "not known: the window is not" if report.window_tokens is None else "not a chat completion"
@@ -215,19 +205,19 @@ def _compression(report: ContextReport, width: int, blocks: Blocks) -> Iterator[
     what = [f"{gain}{'' if gain != gains[-1] else f', leaves {report.tokens - freed:,}'}" for gain in gains]
     trigger = "" if report.trigger_tokens is None or report.mode == "off" else f" from {report.trigger_tokens:,}"
     yield from _folded_after(
-        label, [*(what or ["nothing, by no stage"]), f"compression {report.mode}{trigger}"], blocks.between, width
+        label, [*(what or ["nothing, by no stage"]), f"compression {report.mode}{trigger}"], _BETWEEN, width
     )
 
 
-def _growth(growth: Growth, width: int, blocks: Blocks, turns: int) -> Iterator[Text]:
+def _growth(growth: Growth, width: int, turns: int) -> Iterator[Text]:
     last = _last(growth)
     if last is None:
-        yield Text.assemble(("growth".ljust(_LABEL), "bold"), "no turn of this session has ended yet")
+        yield _titled("growth", "no turn of this session has ended yet", width)
         return
     mean = growth.mean_growth_tokens
     pace = "" if mean is None else f"+{mean:,} a turn, "
     words = f"  {pace}last {_prompt(last)}, {shown(last.cached_tokens)} cached"
-    curve = _curve(growth.turns, max(8, width - _LABEL - len(words)), blocks)
+    curve = _curve(growth.turns, max(8, width - _LABEL - len(words)))
     yield _cut(Text.assemble(("growth".ljust(_LABEL), "bold"), (curve, "cyan"), words), width)
     if turns:
         yield Text("  time       prompt    growth    cached  messages  prefix", "dim")
@@ -248,27 +238,27 @@ def _turn(turn: TurnGrowth, width: int) -> Text:
     if broke is None:
         return line.append("kept", "green") if turn.growth_tokens is not None else line.append("-")
     lost = "" if broke.lost_tokens is None else f"{broke.lost_tokens:,} lost: "
-    place = "" if broke.cause in (NOT_CACHED, COMPRESSED) else f", {broke.place}"
+    place = "" if broke.cause in (COMPRESSED, FRESH, NOT_CACHED) else f", {broke.place}"
     colour = "yellow" if not broke.lost_tokens or broke.cause == COMPRESSED else "red"
     return _cut(line.append(f"{lost}{_words(broke.cause)}{place}", colour), width)
 
 
 def _losses(growth: Growth, width: int) -> Iterator[Text]:
     """What was prefilled again, by cause."""
-    label = "lost prefix"
+    label = "lost"
     if not growth.turns:
         return
     if not growth.causes:
-        yield _cut(Text.assemble((label.ljust(_LABEL), "bold"), f" none in {len(growth.turns)} turns"), width)
+        yield _titled(label, f"none in {len(growth.turns)} turns", width)
         return
     for total in growth.causes[:_MOST_CAUSES]:
-        tokens = f"{total.lost_tokens:>9,} tokens" if total.unknown < total.count else "        ? tokens"
-        place = f" ({total.last_place})" if total.last_place else ""
-        line = Text.assemble((label.ljust(_LABEL), "bold"), f"{tokens}, {total.count}x ")
-        yield _cut(line.append(f"{_words(total.cause)}{place}"), width)
+        tokens = f"{total.lost_tokens:,} tokens" if total.unknown < total.count else "? tokens"
+        place = ": ".join(filter(None, (total.last_place, total.last_detail)))
+        where = f" ({place})" if place else ""
+        yield _titled(label, f"{tokens}, {total.count}x {_words(total.cause)}{where}", width)
         label = ""
     if len(growth.causes) > _MOST_CAUSES:
-        yield Text(f"{''.ljust(_LABEL)} and {len(growth.causes) - _MOST_CAUSES} more causes")
+        yield _titled("", f"and {len(growth.causes) - _MOST_CAUSES} more causes", width)
 
 
 def _words(cause: str) -> str:
@@ -279,16 +269,19 @@ def _prompt(turn: TurnGrowth) -> str:
     return f"{'~' if turn.estimated else ''}{shown(turn.prompt_tokens)}"
 
 
-def _curve(turns: Sequence[TurnGrowth], room: int, blocks: Blocks) -> str:
+def _curve(turns: Sequence[TurnGrowth], room: int) -> str:
     """Prompt sizes of the last turns, from zero to the largest."""
     sizes = [turn.prompt_tokens for turn in turns][-room:]
     largest = max((size for size in sizes if size is not None), default=0) or 1
-    levels = blocks.levels
-    return "".join(" " if size is None else levels[min(7, size * 8 // (largest + 1))] for size in sizes)
+    return "".join(" " if size is None else _LEVELS[min(7, size * 8 // (largest + 1))] for size in sizes)
 
 
 def _title(text: str) -> Text:
     return Text(text, "bold")
+
+
+def _titled(label: str, text: str, width: int) -> Text:
+    return _cut(Text.assemble((label.ljust(_LABEL), "bold"), text), width)
 
 
 def _cut(line: Text, width: int) -> Text:

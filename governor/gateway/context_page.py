@@ -97,7 +97,7 @@ class ContextPages:
             return AgentName(name)
         more = ", ..." if len(known) > _NAMED_AGENTS else ""
         names = f"There are {', '.join(known[:_NAMED_AGENTS])}{more}." if known else "There is none yet."
-        raise NotFound(f"There is no agent {visible(name, _LONGEST_NAME)!r}. {names}")
+        raise NotFound(f"There is no agent '{visible(name, _LONGEST_NAME)}'. {names}")
 
     async def _page(self, agent: AgentName, wanted: str | None, top: int) -> ContextPage:
         held = list(self._sessions.last_prompts(agent))
@@ -226,7 +226,7 @@ def _notes(prompts: Sequence[LastPrompt]) -> tuple[SessionNote, ...]:
 def _no_session(agent: AgentName, wanted: str, prompts: Sequence[LastPrompt]) -> str:
     known = [note.session for note in _notes(prompts)]
     there = f"The newest are {', '.join(known)}." if known else "None is held in memory."
-    return f"The agent {agent!r} has no session {visible(wanted, _LONGEST_NAME)!r}. {there}"
+    return f"The agent '{agent}' has no session '{visible(wanted, _LONGEST_NAME)}'. {there}"
 
 
 def _top(text: str | None) -> int:

@@ -387,3 +387,32 @@ def test_a_prompt_that_is_text_alone_is_its_own_opening() -> None:
     assert one.session_id != other.session_id
     instructed = [index.see([b'"Be kind."', json.dumps(text).encode()]) for text in ("one", "two")]
     assert instructed[0].session_id != instructed[1].session_id
+
+
+def test_last_prompts_are_told_latest_first_with_the_depths_along_their_path() -> None:
+    index = SessionIndex()
+    first = index.locate(ME, HEAD, [SYSTEM, OPENING], "one", tools=b"[]")
+    index.record(first, prompt_tokens=100)
+    history = [SYSTEM, OPENING, raw("assistant", "Well."), raw("user", "On.")]
+    longer = index.locate(ME, HEAD, history, "one", tools=b"[]")
+    index.locate(ME, HEAD, [OTHER_SYSTEM, raw("user", "Else.")], "two")
+    two, one = index.last_prompts(ME)
+    assert (two.message_count, two.tools, two.prompt_tokens) == (2, None, None)
+    assert (one.session_id, one.message_count, one.tools) == (first.session_id, 4, b"[]")
+    assert one.messages is not None
+    assert one.messages[:2] == (SYSTEM, OPENING)
+    assert one.sent == ((2, 100), (4, None))
+    index.record(longer, prompt_tokens=160)
+    assert next(each for each in index.last_prompts(ME) if each.session_id == first.session_id).prompt_tokens == 160
+    assert list(index.last_prompts(AgentName("nobody"))) == []
+    assert index.named_session(ME, "one") == first.session_id
+
+
+def test_a_prompt_whose_bytes_had_to_go_says_so() -> None:
+    index = SessionIndex(SessionLimits(raw_bytes=600))
+    index.locate(ME, HEAD, [SYSTEM, OPENING], "one")
+    index.locate(ME, HEAD, [SYSTEM, raw("user", "x" * 450)], "two")
+    newest, oldest = index.last_prompts(ME)
+    assert newest.messages is not None
+    assert (oldest.messages, oldest.message_count) == (None, 2)
+    index.check_integrity()

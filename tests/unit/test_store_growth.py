@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from governor.context import COMPRESSED, NOT_CACHED
+from governor.context import COMPRESSED, FRESH, NOT_CACHED
 from governor.store.growth import growth_of, newest_session, read_break
 from governor.store.model import StoredTurn, TurnClosed
 from governor.tokens.breaks import Break, BreakCause
-from governor.types import TurnKind, Usage
+from governor.types import PromptShape, TurnKind, Usage
 from tests.logged import Talk
 
 S = "s" * 1000
@@ -71,6 +71,15 @@ def test_a_continuation_that_was_not_cached_is_a_loss_of_its_own() -> None:
     assert [turn.broke.cause if turn.broke else None for turn in growth.turns] == [None, NOT_CACHED, None]
     [total] = growth.causes
     assert (total.lost_tokens, total.last_place) == (6000, "")
+
+
+def test_a_prompt_of_its_own_in_the_same_session_is_no_eviction() -> None:
+    talk = Talk()
+    talk.ask([S, "u" * 5000], at=0, cached=0)
+    talk.ask(["t" * 3000, "v" * 3000], at=1, cached=0)
+    assert talk.shapes[1] is PromptShape.FRESH
+    [total] = growth_of(talk.rows, last=10).causes
+    assert (total.cause, total.lost_tokens, total.last_place) == (FRESH, 6000, "")
 
 
 def test_our_own_compression_is_named_as_such() -> None:
