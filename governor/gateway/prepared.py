@@ -128,9 +128,8 @@ class Preparer:
         what it was thought to be. Returns at once and raises nothing."""
         answer, key = turn.answer, (turn.agent, shaped.located.session_id)
         self._pending.pop(key, None)
-        if window_tokens is None or not answer.ended_well or answer.finish_reason != "stop" or answer.tool_bytes:
-            return
-        if not may_prepare(policy.compression):
+        is_final = answer.ended_well and answer.finish_reason == "stop" and not answer.tool_bytes
+        if window_tokens is None or not is_final or not may_prepare(policy.compression):
             return
         prompt_tokens = count.tokens if answer.usage.prompt_tokens is None else answer.usage.prompt_tokens
         tokens = prompt_tokens + (answer.usage.completion_tokens or 0)

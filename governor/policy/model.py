@@ -163,6 +163,7 @@ class OutputPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cap. 0: never."""
 
     def cap_for(self, kind: TurnKind) -> int:
+        """Of a client's turn. The governor's own, a summary, is bounded by ``compression``."""
         return int(getattr(self, kind.value))
 
 

@@ -20,7 +20,7 @@ _SAME_MOMENT_S: Final = 0.05
 _LOOKED_BACK: Final = 64
 """Turns among which the one is sought that a branch left."""
 _GOES_ON: Final = frozenset({PromptShape.CONTINUATION, PromptShape.REPEAT})
-_SIDE_CALLS: Final = frozenset({TurnKind.COMPACTION, TurnKind.TITLE, TurnKind.BACKGROUND})
+_SIDE_CALLS: Final = frozenset({TurnKind.COMPACTION, TurnKind.TITLE, TurnKind.BACKGROUND, TurnKind.SUMMARY})
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, eq=False):
