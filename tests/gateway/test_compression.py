@@ -74,3 +74,23 @@ async def test_what_is_only_observed_is_sent_as_it_is(gateway: Governed) -> None
 async def test_without_a_policy_nothing_is_looked_at(gateway: Governed) -> None:
     ends = await steps(gateway, "carol", 24)
     assert not [flag for end in ends for flag in end.flags if "compress" in flag]
+
+
+async def test_after_a_cut_turns_are_continuations(tmp_path: Path) -> None:
+    window = 65_536
+    machine = small_machine(context_tokens=window, tiers={"device_tokens": 2 * window, "device_slots": 256})
+    async with (
+        twin_server(machine) as twin,
+        governed(twin.url, tmp_path, engine_kind="sglang", policies={"alice": ENFORCE}) as gateway,
+    ):
+        loop = ToolLoop(gateway, "alice")
+        for _ in range(82):
+            loop.on_tool()
+        for _ in range(16):
+            await loop.step(lines=4)
+        ends = await gateway.ends()
+    [cut] = [index for index, end in enumerate(ends) if any(edit.startswith("compressed") for edit in end.edits)]
+    after = ends[cut + 1 :]
+    assert len(after) >= 8
+    cached = sum(end.usage.cached_tokens or 0 for end in after)
+    assert cached >= 0.95 * sum(end.usage.prompt_tokens or 0 for end in after)

@@ -1,0 +1,100 @@
+"""What becomes of a history that cannot be made shorter: a bounded number of tries, one true error, then its own way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bench.histories import prose, seeded
+from governor.store.archive_model import CompactedBy
+from governor.types import AgentName
+from tests.harness import Governed, governed
+from tests.tool_loop import ToolLoop
+from tests.twin_server import Running, small_machine, twin_server
+
+WINDOW = 16_384
+ENFORCE = '[compression]\nmode = "enforce"\nstages = ["trim", "stub", "drop"]\ncooldown_tokens = 64\n'
+
+
+@pytest.fixture
+async def twin() -> AsyncIterator[Running]:
+    machine = small_machine(context_tokens=WINDOW, tiers={"device_tokens": 65_536, "host_tokens": 65_536})
+    async with twin_server(machine) as running:
+        yield running
+
+
+@pytest.fixture
+async def gateway(twin: Running, tmp_path: Path) -> AsyncIterator[Governed]:
+    """Alice is told, bob is not."""
+    policies = {"alice": ENFORCE, "bob": ENFORCE + 'exhausted = "pass"\n'}
+    async with governed(
+        twin.url, tmp_path, engine_kind="sglang", agents=("alice", "bob"), policies=policies
+    ) as running:
+        yield running
+        await running.assert_idle()
+        await twin.until_idle()
+
+
+class LongTask:
+    """Nearly all of it is the task, which nothing may touch; what follows is short."""
+
+    def __init__(self, gateway: Governed, agent: str) -> None:
+        self._gateway = gateway
+        self._agent = agent
+        self.messages: list[dict[str, Any]] = [{"role": "user", "content": prose(seeded(3), 8_000)}]
+
+    async def ask(self) -> httpx.Response:
+        answer = await self._gateway.chat(self._agent, model="tiny-hybrid", messages=self.messages, max_tokens=16)
+        said, asked = prose(seeded(4), 40), prose(seeded(5), 40)
+        self.messages += [{"role": "assistant", "content": said}, {"role": "user", "content": asked}]
+        return answer
+
+
+async def test_two_misses_one_error_and_then_its_way(gateway: Governed) -> None:
+    client = LongTask(gateway, "alice")
+    answers = [await client.ask() for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200, 400, 200, 200, 200, 200]
+    error = answers[1].json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert f"maximum context length is {WINDOW} tokens" in error["message"]
+    assert "could not make it shorter" in error["message"]
+    assert "may not be touched" in error["message"]
+    tries = await gateway.archive.compactions(AgentName("alice"))
+    assert [each.outcome for each in tries] == ["no_result"] * 2
+    assert {each.by for each in tries} == {CompactedBy.GOVERNOR}
+    assert all((each.before_tokens or 0) > WINDOW * 0.8 for each in tries)
+
+
+async def test_nobody_need_be_told(gateway: Governed) -> None:
+    client = LongTask(gateway, "bob")
+    assert [(await client.ask()).status_code for _ in range(6)] == [200] * 6
+    assert len(await gateway.archive.compactions(AgentName("bob"))) == 2
+
+
+async def test_a_prompt_under_the_trigger_begins_a_new_row(gateway: Governed) -> None:
+    client = LongTask(gateway, "bob")
+    for _ in range(4):
+        await client.ask()
+    (await gateway.chat("bob", model="tiny-hybrid", max_tokens=16)).raise_for_status()  # another conversation
+    await client.ask()
+    assert len(await gateway.archive.compactions(AgentName("bob"))) == 2
+
+
+async def test_the_owner_may_ask_for_it_at_any_time(gateway: Governed) -> None:
+    loop = ToolLoop(gateway, "alice")
+    for _ in range(12):
+        loop.on_tool()
+    await loop.step()
+    before = (await gateway.ends())[-1]
+    assert before.edits[0] != "compressed"
+    gateway.governor.requested.ask(AgentName("alice"))
+    await loop.step()
+    await loop.step()
+    _, shorter, next_ = await gateway.ends()
+    assert shorter.edits[0].startswith("compressed: ")
+    assert (shorter.usage.prompt_tokens or 0) < 0.55 * (before.usage.prompt_tokens or 0)
+    assert next_.edits[0].startswith("head: ")
