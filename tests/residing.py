@@ -25,7 +25,7 @@ BOUND = 0.95
 EXACT = '[request]\nhistory = "exact"\n'
 AGENTS = ("ann", "ben", "cat", "dan")
 POLICIES = {"ann": EXACT, "cat": EXACT}
-_LONGEST_WORDS = 2_000
+_LONGEST_WORDS = 1_400
 _MACHINE_S = 300.0
 _TOOL_S = 0.05
 

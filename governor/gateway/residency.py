@@ -31,7 +31,8 @@ NOT_TOLD = "the engine tells nothing of its cache"
 _NO_IDS = "the engine did not tell the tokens of its last turn"
 _SLICE_TOKENS = 8_192
 """Named at once; a millisecond."""
-_SIZES_EVERY_S = 60.0
+_ASK_AGAIN_S = 30.0
+"""For what an engine tells only after its tiers were used."""
 
 
 class CacheFeed(Protocol):
@@ -103,10 +104,10 @@ class Residency:
         self.score = Score()
         self._ended: asyncio.Queue[Followed] = asyncio.Queue()
         self._working = 0
-        self._ready = asyncio.Event()
+        self._ask_now = asyncio.Event()
         self._models: tuple[str, ...] = ()
         self._complaining: set[Tier] = set()
-        self._sizes_asked_at: float | None = None
+        self._asked_at = clock.monotonic()
 
     # What turns and the engine's watch tell
 
@@ -125,7 +126,7 @@ class Residency:
         if self._models and tuple(models) != self._models:
             self.index.clear()
         self._models = tuple(models)
-        self._ready.set()
+        self._ask_now.set()
 
     def relist_l3(self) -> None:
         if self._feed is not None:
@@ -158,12 +159,18 @@ class Residency:
 
     async def _learn(self, feed: CacheFeed) -> None:
         while True:
-            await self._ready.wait()
-            self._ready.clear()
+            await self._ask_now.wait()
+            self._ask_now.clear()
+            self._asked_at = self._clock.monotonic()
+            page_tokens = self.blocks.knowledge.page_tokens
             try:
                 self.ledger.capacities = await feed.learn(self.blocks)
+                if page_tokens is not None and not self.ledger.sizes.is_known:
+                    self.ledger.sizes = await feed.sizes(page_tokens) or Sizes()
             except UpstreamError as error:
                 log.info("what the engine's tiers hold is not known: %s", error.message)
+            except Exception:
+                log.exception("what the engine's tiers hold is not known")
 
     async def _settle(self, turn: Followed) -> None:
         usage = turn.usage
@@ -190,7 +197,9 @@ class Residency:
             self.blocks.on_computed(pages)
         self.index.on_answered(turn.key, turn.session, pages, len(turn.ids), turn.ended_at)
         self._complain(page_tokens)
-        await self._measure(page_tokens)
+        is_known = self.ledger.sizes.is_known and self.ledger.capacities[Tier.L2].tokens is not None
+        if not is_known and self._clock.monotonic() - self._asked_at > _ASK_AGAIN_S:
+            self._ask_now.set()
 
     def _on_unfollowed(self, turn: Followed) -> None:
         usage = turn.usage
@@ -210,14 +219,6 @@ class Residency:
             elif figures.complaint is None and not is_new:
                 self._complaining.remove(figures.tier)
                 self._set_alert(_alert(figures.tier), "")
-
-    async def _measure(self, page_tokens: int) -> None:
-        now = self._clock.monotonic()
-        is_due = self._sizes_asked_at is None or now - self._sizes_asked_at > _SIZES_EVERY_S
-        if self._feed is None or self.ledger.sizes.is_known or not is_due:
-            return
-        self._sizes_asked_at = now
-        self.ledger.sizes = await self._feed.sizes(page_tokens) or Sizes()
 
     # The picture
 

@@ -17,8 +17,8 @@ import msgspec
 
 MOST_PAGES: Final = 1_000_000
 """Pages of 100 bytes of memory each; pages beyond that are in L3 only, and are not followed."""
-MOST_CHANGES: Final = 500_000
-"""Nine bytes each; marks older than that have no past any more."""
+MOST_CHANGES: Final = 100_000
+"""Marks older than that are lost: to look back over more would hold up turns."""
 
 
 class Tier(IntEnum):
@@ -81,7 +81,7 @@ class Watcher(Protocol):
         ...
 
 
-class Mark(msgspec.Struct):
+class Mark(msgspec.Struct, eq=False):
     """A moment to look back at; close it with :meth:`Blocks.release`."""
 
     at: int

@@ -77,7 +77,7 @@ class TierLedger:
 
     def __init__(self, sizes: Sizes | None = None, capacities: dict[Tier, Totals] | None = None) -> None:
         self.sizes = sizes or Sizes()
-        self.capacities: dict[Tier, Totals] = capacities or {}
+        self.capacities: dict[Tier, Totals] = capacities or {tier: Totals() for tier in Tier}
         self._written_pages = dict.fromkeys(Tier, 0)
         self._written_states = dict.fromkeys(Tier, 0)
         self._held_pages = dict.fromkeys(Tier, 0)
@@ -141,7 +141,7 @@ class TierLedger:
             served_bytes=self._bytes(served, 0),
             served_per_written=served / written if written and served is not None else None,
             write_amplification=written / computed if written is not None and computed else None,
-            capacity=self.capacities.get(tier, Totals()),
+            capacity=self.capacities[tier],
         )
 
     def _bytes(self, tokens: int | None, states: int | None) -> float | None:

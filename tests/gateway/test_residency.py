@@ -15,7 +15,7 @@ from tests.harness import governed
 from tests.residing import AGENTS, POLICIES, MixedRun, is_known_well, until_known, until_ready
 from tests.twin_server import Running, small_machine, twin_server
 
-SPEED = 60.0
+SPEED = 40.0
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ async def test_what_turns_are_served_was_known(folder: Path, tmp_path: Path) -> 
             await until_known(gateway)
 
         run = MixedRun(gateway, engine.twin.url, restart, body())
-        figures = await run.play(alone=60, at_once=60, settle_s=0.3)
-        print("\n".join(run.told), figures)
+        figures = await run.play(alone=48, at_once=32, settle_s=0.3)
+        print("\n".join(run.told))
         assert is_known_well(figures), "\n".join(run.told)
         await gateway.assert_idle()
 
