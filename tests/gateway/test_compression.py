@@ -84,7 +84,7 @@ async def test_after_a_cut_turns_are_continuations(tmp_path: Path) -> None:
         governed(twin.url, tmp_path, engine_kind="sglang", policies={"alice": ENFORCE}) as gateway,
     ):
         loop = ToolLoop(gateway, "alice")
-        for _ in range(82):
+        for _ in range(86):
             loop.on_tool()
         for _ in range(16):
             await loop.step(lines=4)
