@@ -18,11 +18,13 @@ from typer.testing import CliRunner, Result
 
 from governor import instance
 from governor.cli import context, status
-from governor.context import ContextKind, ContextPage, KindShare
+from governor.context import COMPRESSED, ContextKind, ContextPage, KindShare
 from governor.settings import Home, Secret
 from serve.scripted import Knobs, ScriptedEngine
 from tests.harness import ADMIN_TOKEN, Governed, governed
 from tests.replay.recorded import RecordedRequest, recorded_requests
+from tests.tool_loop import ToolLoop
+from tests.twin_server import small_machine, twin_server
 
 ADMIN = {"authorization": f"Bearer {ADMIN_TOKEN}"}
 AGENTS = ("alice", "bob")
@@ -160,6 +162,32 @@ class TestPage:
             assert (cause.cause, cause.count, cause.unknown) == ("volatile", 2, 0)
             assert cause.lost_tokens > 5_000
             assert cause.last_place.startswith("message 0, byte ")
+
+    async def test_what_the_engine_sees_of_a_compressed_prompt_stands_beside_it(self, tmp_path: Path) -> None:
+        machine = small_machine(context_tokens=16_384, tiers={"device_tokens": 65_536, "host_tokens": 65_536})
+        policies = {"alice": '[compression]\nmode = "enforce"\nstages = ["trim", "stub", "drop"]\n'}
+        async with (
+            twin_server(machine) as twin,
+            governed(twin.url, tmp_path, engine_kind="sglang", policies=policies) as gov,
+        ):
+            loop = ToolLoop(gov, "alice")
+            while not any(edit.startswith("compressed") for end in await gov.ends() for edit in end.edits):
+                before = (await page(gov)).report
+                await loop.step()
+            await loop.step()
+            last = (await gov.ends())[-1]
+            shown = await page(gov)
+        assert before is not None
+        assert before.engine_tokens is None
+        report, growth = shown.report, shown.growth
+        assert report is not None
+        assert growth is not None
+        assert report.engine_tokens is not None
+        assert report.engine_tokens == last.usage.prompt_tokens
+        assert report.client_tokens > report.engine_tokens + 3_000
+        assert report.client_tokens > before.client_tokens
+        assert [note.session for note in shown.sessions] == [shown.session]
+        assert COMPRESSED in [cause.cause for cause in growth.causes]
 
     async def test_what_is_not_held_is_not_made_up(self, tmp_path: Path) -> None:
         async with governor(tmp_path) as gov:
