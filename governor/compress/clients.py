@@ -9,9 +9,7 @@ four in the conversation's; both may end with a history that is as long as it wa
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from enum import IntEnum
-from itertools import count
 
 import msgspec
 
@@ -26,6 +24,8 @@ figure. Each halves it, so that a threshold which was misjudged by up to eight t
 GAIN_SHARE = 0.1
 """A pass need not free more than this share of its prompt, however large our window is."""
 _MAIN = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
+_KEEPING = frozenset({PromptShape.CONTINUATION, PromptShape.REPEAT})
+"""Shapes of a prompt whose history was not replaced."""
 _MOST_CALLS = 16
 
 
@@ -46,12 +46,10 @@ class WatchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pass:
-    """A pass whose calls were seen."""
+    """A pass whose calls were seen. It is its conversation's that goes on first, until another comes back compacted."""
 
-    def __init__(self, line: _Line, *, is_sure: bool) -> None:
-        self.line = line
-        self.is_sure = is_sure
-        """The calls came in the conversation's own session."""
+    def __init__(self) -> None:
+        self.conversation: _Conversation | None = None
         self.calls: list[TurnId] = []
         self.running = 0
         self.failed = False
@@ -68,7 +66,7 @@ class _Judged:
         self._before_tokens = line.tokens
         self._gain_tokens = min(gain_tokens, int(line.tokens * GAIN_SHARE))
         self.was_lowered = line.was_lowered
-        self.keeps_history = prompt.shape in (PromptShape.CONTINUATION, PromptShape.REPEAT)
+        self._keeps_history = prompt.shape in _KEEPING
         self.settled = False
 
     def measured(self, after_tokens: int | None, in_vain_before: int) -> ClientPass:
@@ -89,43 +87,21 @@ class _Judged:
         )
 
     def _outcome(self, freed_tokens: int) -> ClientOutcome:
-        if self.keeps_history or freed_tokens == 0:
+        if self._keeps_history or freed_tokens == 0:
             return ClientOutcome.NO_SHRINK
         if freed_tokens < 0:
             return ClientOutcome.GREW
         return ClientOutcome.ACCEPTED if freed_tokens >= self._gain_tokens else ClientOutcome.GAIN_TOO_SMALL
 
 
-class _Line:
-    """The main line of one conversation: the prompts that continue each other, and what its client's passes came to."""
+class _Conversation:
+    """What its client's passes came to, on whatever path of its session it goes on."""
 
-    def __init__(self, session: SessionId, origin: int, tokens: int) -> None:
-        self.session = session
-        self.origin = origin
-        """The path that it began as."""
-        self.tokens = tokens
-        """Of the client's own last prompt."""
-        self.told: int | None = None
-        """With the last answer; ``None``: there is none, or it said nothing."""
-        self.was_lowered = False
-        self.running = 0
-        self.last_end = 0
-        self.pending: _Pass | None = None
-        """What no prompt has shown the end of."""
+    def __init__(self) -> None:
         self.in_vain = 0
         self.announced = _Announced.NOTHING
         self.told_in_vain = 0
         """Passes of this loop that came after a lowered figure."""
-
-    def branched(self) -> _Line:
-        """The same conversation under another beginning; the calls that led there go with it."""
-        line = _Line(self.session, self.origin, self.tokens)
-        line.told, line.was_lowered, line.last_end = self.told, self.was_lowered, self.last_end
-        line.in_vain, line.announced, line.told_in_vain = self.in_vain, self.announced, self.told_in_vain
-        line.pending, self.pending = self.pending, None
-        if line.pending is not None:
-            line.pending.line = line
-        return line
 
     def settle(self, found: ClientPass, judged: _Judged) -> None:
         """Take over what a pass came to."""
@@ -141,21 +117,48 @@ class _Line:
         self.in_vain, self.announced, self.told_in_vain = 0, _Announced.NOTHING, 0
 
 
+class _Line:
+    """The prompts on one path, each the last one and more."""
+
+    def __init__(self, conversation: _Conversation, session: SessionId, tokens: int) -> None:
+        self.conversation = conversation
+        self.session = session
+        self.tokens = tokens
+        """Of the client's own last prompt."""
+        self.told: int | None = None
+        """With the last answer; ``None``: there is none, or it said nothing."""
+        self.was_lowered = False
+
+    def branched(self) -> _Line:
+        """The same conversation under another beginning."""
+        line = _Line(self.conversation, self.session, self.tokens)
+        line.told, line.was_lowered = self.told, self.was_lowered
+        return line
+
+
 class _Agent:
     def __init__(self) -> None:
         self.lines: OrderedDict[int, _Line] = OrderedDict()
         self.threshold = Threshold()
-        self.guessed: _Pass | None = None
-        """The last pass that was given to a conversation by a guess, until that has proven right."""
+        self.pending: OrderedDict[SessionId | None, _Pass] = OrderedDict()
+        """Passes that no prompt has shown the end of, by the session of their calls; ``None``: the calls were in one of
+        their own."""
+        self.latest: _Pass | None = None
+        """The one that was called for after the last prompt."""
+        self.kept: _Pass | None = None
+        """The last one whose conversation went on with the history that it had."""
+
+    def latest_of(self, session: SessionId) -> _Line | None:
+        """The line of a session that was used last."""
+        return next((line for line in reversed(self.lines.values()) if line.session == session), None)
 
 
 class _Open:
-    """A turn that has not ended: one of a main line, or a call of a pass."""
+    """A turn that has not ended."""
 
-    def __init__(self, agent: _Agent, line: _Line, call_of: _Pass | None = None) -> None:
+    def __init__(self, agent: _Agent, line: _Line) -> None:
         self.agent = agent
         self.line = line
-        self.call_of = call_of
         self.judged: _Judged | None = None
 
 
@@ -165,8 +168,8 @@ class ClientWatch:
     def __init__(self, limits: WatchLimits | None = None) -> None:
         self._limits = limits or WatchLimits()
         self._agents: OrderedDict[AgentName, _Agent] = OrderedDict()
-        self._open: OrderedDict[TurnId, _Open] = OrderedDict()
-        self._ends = count(1)
+        self._open: OrderedDict[TurnId, _Open | _Pass] = OrderedDict()
+        """Turns that have not ended, those of a main line and calls of a pass."""
 
     def on_prompt(self, prompt: ClientPrompt, *, attempts: int, gain_tokens: int) -> Standing:
         """A prompt has come. ``attempts``: passes in vain in a row with which it is a loop; ``gain_tokens``: least that
@@ -177,24 +180,26 @@ class ClientWatch:
         if prompt.kind not in _MAIN:
             return Standing()
         line, is_known = self._line(agent, prompt)
-        opened = self._opened(prompt.turn_id, _Open(agent, line))
-        calls = _calls_shown(agent, line, prompt)
+        opened = _Open(agent, line)
+        self._remember(prompt.turn_id, opened)
+        calls = _calls_shown(agent, line.conversation, prompt) if is_known else None
         is_pass = is_known and (calls is not None or prompt.cause is BreakCause.COMPACTED)
-        _learn(agent.threshold, line, prompt.shape, is_pass=is_pass)
-        in_vain, told_in_vain = line.in_vain, line.told_in_vain
+        agent.latest = None
+        _learn(agent, line, prompt.shape, is_pass=is_pass)
+        conversation = line.conversation
+        in_vain, told_in_vain = conversation.in_vain, conversation.told_in_vain
         if is_pass:
             opened.judged = judged = _Judged(prompt, line, calls, gain_tokens)
             if calls is not None:
                 calls.judged = judged
-            in_vain = judged.measured(None, line.in_vain).in_vain
+            in_vain = judged.measured(None, in_vain).in_vain
             told_in_vain += judged.was_lowered
         loops = in_vain >= attempts
         is_deaf = loops and told_in_vain >= REACTIONS
         news = _Announced.DEAF if is_deaf else _Announced.LOOP if loops else _Announced.NOTHING
-        is_new = news > line.announced
-        line.announced = max(line.announced, news)
+        is_new = news > conversation.announced
+        conversation.announced = max(conversation.announced, news)
         line.tokens, line.told, line.was_lowered = prompt.tokens, None, False
-        line.running += 1
         return Standing(
             in_vain=in_vain,
             loops=loops,
@@ -209,17 +214,15 @@ class ClientWatch:
         opened = self._open.pop(end.turn_id, None)
         if opened is None:
             return None
-        if opened.call_of is not None:
-            opened.call_of.running -= 1
-            opened.call_of.failed = opened.call_of.failed or not end.ok
+        if isinstance(opened, _Pass):
+            opened.running -= 1
+            opened.failed = opened.failed or not end.ok
             return None
         line, judged, found = opened.line, opened.judged, None
-        line.running -= 1
-        line.last_end = next(self._ends)
         if judged is not None and not judged.settled:
-            found = judged.measured(end.reported_tokens, line.in_vain)
-            line.settle(found, judged)
-            if line.told_in_vain == REACTIONS and judged.was_lowered:
+            found = judged.measured(end.reported_tokens, line.conversation.in_vain)
+            line.conversation.settle(found, judged)
+            if line.conversation.told_in_vain == REACTIONS and judged.was_lowered:
                 opened.agent.threshold.forget()
         if end.reported_tokens is not None:
             line.tokens = end.reported_tokens
@@ -228,7 +231,7 @@ class ClientWatch:
             safe_tokens = opened.agent.threshold.safe_tokens
             own_tokens = None if end.lowered else end.reported_tokens
             if own_tokens is not None and safe_tokens is not None and own_tokens < safe_tokens * RELIEF_SHARE:
-                line.on_relief()
+                line.conversation.on_relief()
         return found
 
     def compacts_at(self, agent: AgentName) -> int | None:
@@ -251,12 +254,12 @@ class ClientWatch:
             self._agents.popitem(last=False)
         return agent
 
-    def _opened(self, turn_id: TurnId, opened: _Open) -> _Open:
+    def _remember(self, turn_id: TurnId, opened: _Open | _Pass) -> None:
         self._open[turn_id] = opened
         if len(self._open) > self._limits.open_turns:
             _, lost = self._open.popitem(last=False)
-            (lost.line if lost.call_of is None else lost.call_of).running -= 1
-        return opened
+            if isinstance(lost, _Pass):
+                lost.running -= 1
 
     def _line(self, agent: _Agent, prompt: ClientPrompt) -> tuple[_Line, bool]:
         """The line that a prompt goes on with, and whether it was known."""
@@ -266,10 +269,10 @@ class ClientWatch:
                 line = agent.lines.get(prompt.path)
             case PromptShape.BRANCH:
                 parent = None if prompt.parent is None else agent.lines.get(prompt.parent)
-                parent = parent or _latest(_of_session(agent, prompt.session))
+                parent = parent or agent.latest_of(prompt.session)
                 line = parent and parent.branched()
         known = line is not None
-        line = line or _Line(prompt.session, prompt.path, prompt.tokens)
+        line = line or _Line(_Conversation(), prompt.session, prompt.tokens)
         agent.lines[prompt.path] = line
         agent.lines.move_to_end(prompt.path)
         if len(agent.lines) > self._limits.lines_per_agent:
@@ -277,64 +280,47 @@ class ClientWatch:
         return line, known
 
     def _on_call(self, agent: _Agent, prompt: ClientPrompt) -> None:
-        """A call for a summary. It is its session's; else that of the conversation which was answered last, for a
-        client compacts between an answer and what it makes of it."""
-        of_session = _of_session(agent, prompt.session)
-        line = _latest(of_session) or _latest(line for line in agent.lines.values() if not line.running)
-        if line is None:
-            return
-        if line.pending is None:
-            line.pending = _Pass(line, is_sure=bool(of_session))
-            if not line.pending.is_sure:
-                agent.guessed = line.pending
-        calls = line.pending
+        """A call for a summary. Calls without a prompt between them are of one pass."""
+        session = prompt.session if agent.latest_of(prompt.session) else None
+        calls = agent.pending.get(session) or (agent.latest if session is None else None)
+        if calls is None:
+            calls = agent.pending[session] = _Pass()
+            if len(agent.pending) > self._limits.lines_per_agent:
+                agent.pending.popitem(last=False)
+        agent.latest = calls
         calls.calls = [*calls.calls, prompt.turn_id][-_MOST_CALLS:]
         calls.running += 1
         calls.repeated = calls.repeated or prompt.shape is PromptShape.REPEAT
-        self._opened(prompt.turn_id, _Open(agent, line, calls))
+        self._remember(prompt.turn_id, calls)
 
 
-def _of_session(agent: _Agent, session: SessionId) -> list[_Line]:
-    return [line for line in agent.lines.values() if line.session == session]
-
-
-def _latest(lines: Iterable[_Line]) -> _Line | None:
-    """The one that was answered last; of several that were not, or at once, the one used last."""
-    latest = None
-    for line in lines:
-        if latest is None or (not line.running, line.last_end) >= (not latest.running, latest.last_end):
-            latest = line
-    return latest
-
-
-def _calls_shown(agent: _Agent, line: _Line, prompt: ClientPrompt) -> _Pass | None:
+def _calls_shown(agent: _Agent, conversation: _Conversation, prompt: ClientPrompt) -> _Pass | None:
     """The calls whose end this prompt shows, if there are any."""
     is_compacted = prompt.cause is BreakCause.COMPACTED
-    calls = line.pending
-    if calls is not None and (is_compacted or not calls.running):
-        line.pending = None
-        if prompt.shape not in (PromptShape.CONTINUATION, PromptShape.REPEAT) and agent.guessed is calls:
-            agent.guessed = None
-        return calls
-    guessed = agent.guessed
-    if not is_compacted or guessed is None or guessed.line.origin == line.origin:
+    for session in (prompt.session, None):
+        calls = agent.pending.get(session)
+        if calls is not None and (is_compacted or not calls.running):
+            del agent.pending[session]
+            calls.conversation = conversation
+            agent.kept = calls if prompt.shape in _KEEPING else None
+            return calls
+    kept = agent.kept
+    if not is_compacted or kept is None or kept.conversation is None or kept.conversation is conversation:
         return None
-    # The guess was wrong: another conversation comes back compacted, and has made no call of its own.
-    agent.guessed = None
-    if guessed.line.pending is guessed:
-        guessed.line.pending = None
-    elif guessed.judged is not None and not guessed.judged.settled:
-        guessed.judged.settled = True
+    # They were another conversation's, which went on for itself.
+    agent.kept = None
+    if kept.judged is not None and not kept.judged.settled:
+        kept.judged.settled = True
     else:
-        guessed.line.in_vain = max(0, guessed.line.in_vain - 1)
-    return guessed
+        kept.conversation.in_vain = max(0, kept.conversation.in_vain - 1)
+    return kept
 
 
-def _learn(threshold: Threshold, line: _Line, shape: PromptShape, *, is_pass: bool) -> None:
+def _learn(agent: _Agent, line: _Line, shape: PromptShape, *, is_pass: bool) -> None:
     """What the client did after what it was told last."""
     if line.told is None:
         return
     if is_pass:
-        threshold.on_followed(line.told)
-    elif line.pending is None and shape is not PromptShape.REPEAT:
-        threshold.on_let_pass(line.told)
+        agent.threshold.on_followed(line.told)
+    elif not agent.pending and shape is not PromptShape.REPEAT:
+        agent.threshold.on_let_pass(line.told)
