@@ -50,6 +50,8 @@ _LABEL = 11
 _LEAST_ITEMS, _LEAST_TURNS = 3, 4
 _MOST_ITEMS, _MOST_TURNS = 12, 12
 _MOST_CAUSES = 4
+_DEAR_TOKENS = 1000
+"""A loss from here on is red."""
 _TITLES = 2
 """Lines of the curve and of a title."""
 _WORDS = {
@@ -184,7 +186,8 @@ def _pieces(share: KindShare, room: int) -> str:
 
 
 def _item(item: LargeItem, width: int) -> Text:
-    what = f"{item.role or '-'} {item.tool}".rstrip() if item.tool else f"{item.role or '-'} {item.kind.value}"
+    role, part = item.role or "-", item.tool or item.kind.value
+    what = role if role == part else f"{role} {part}"
     line = Text(f"  #{item.index:<5}{set_cell_size(what, 20)} {item.tokens:>8,} ")
     line.append(f"{item.hold:<8} ", "dim" if item.hold == "free" else "yellow")
     return _cut(line.append(item.begins), width)
@@ -239,7 +242,8 @@ def _turn(turn: TurnGrowth, width: int) -> Text:
         return line.append("kept", "green") if turn.growth_tokens is not None else line.append("-")
     lost = "" if broke.lost_tokens is None else f"{broke.lost_tokens:,} lost: "
     place = "" if broke.cause in (COMPRESSED, FRESH, NOT_CACHED) else f", {broke.place}"
-    colour = "yellow" if not broke.lost_tokens or broke.cause == COMPRESSED else "red"
+    dear = broke.lost_tokens is not None and broke.lost_tokens >= _DEAR_TOKENS and broke.cause != COMPRESSED
+    colour = "red" if dear else "yellow"
     return _cut(line.append(f"{lost}{_words(broke.cause)}{place}", colour), width)
 
 
