@@ -11,7 +11,9 @@ from governor.cli import (
     agents,
     canary,
     chat,
+    compactions,
     connect,
+    context,
     doctor,
     engine_cmd,
     explain,
@@ -20,6 +22,7 @@ from governor.cli import (
     plan,
     policy,
     queue_cmd,
+    recall,
     replay,
     status,
     top,
@@ -45,6 +48,9 @@ app.command()(log.log)
 app.command()(log.usage)
 app.command()(queue_cmd.queue)
 app.command()(explain.explain)
+app.command()(context.context)
+app.command()(compactions.compactions)
+app.command()(recall.recall)
 app.command()(plan.plan)
 app.command()(doctor.doctor)
 app.command()(canary.canary)

@@ -60,6 +60,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """Of the message as the client sent it; of a removal, the first."""
     freed_tokens: int
     why: str
+    handle: str
+    """Of what left the prompt by it."""
 
 
 class Draft:
@@ -159,7 +161,10 @@ class Draft:
         self.raws[edit.index] = edit.raw
         self.messages[edit.index] = read_message(edit.raw)
         self.sizes[edit.index] = size
-        self._book(Done(stage=edit.stage, index=edit.index, freed_tokens=freed, why=edit.why), edit.left)
+        self._book(
+            Done(stage=edit.stage, index=edit.index, freed_tokens=freed, why=edit.why, handle=edit.left.handle),
+            edit.left,
+        )
         return True
 
     def remove(self, removal: Removal) -> bool:
@@ -176,7 +181,10 @@ class Draft:
         self.summary = removal.summary
         self.reach_to(self.reach)
         first = removal.indices[0]
-        self._book(Done(stage=removal.stage, index=first, freed_tokens=freed, why=removal.why), removal.left)
+        self._book(
+            Done(stage=removal.stage, index=first, freed_tokens=freed, why=removal.why, handle=removal.left.handle),
+            removal.left,
+        )
         return True
 
     def result(self) -> tuple[tuple[Raw, ...], tuple[int | None, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -179,7 +180,7 @@ class Drafting:
             shaped=msgspec.structs.replace(now, request=request, prompt=prompt, count=count if count.exact else None),
             digest=digest_prompt(prompt.messages, prompt.tools),
             after_tokens=count.upper,
-            left=_left(made.left),
+            left=_left(made.left, {done.handle: f"{done.stage.value}: {done.why}" for done in made.done}),
             stages=stages,
         )
 
@@ -204,7 +205,7 @@ def _with_summary(drafted: Drafted, written: Written) -> Drafted:
         detail = "; ".join(filter(None, (drafted.detail, f"no summary: {written.rejected}")))
         drafted = msgspec.structs.replace(drafted, detail=detail)
     known = {left.handle for left in drafted.left}
-    further = tuple(left for left in _left(written.left) if left.handle not in known)
+    further = tuple(left for left in _left(written.left, {}) if left.handle not in known)
     return msgspec.structs.replace(drafted, left=(*drafted.left, *further), summary_turn=written.turn_id)
 
 
@@ -214,13 +215,9 @@ def _in_a_chain(roles: tuple[str, ...]) -> bool:
     return any(role in _RESULTS for role in roles[answered + 1 :])
 
 
-def _left(left: tuple[Left, ...]) -> tuple[LeftText, ...]:
-    """Copied: what left is a view on the request's body."""
-    return tuple(LeftText(handle=each.handle, body=_body(each), what=_what(each)) for each in left)
-
-
-def _what(left: Left) -> str:
-    return "one text" if len(left.values) == 1 else f"{len(left.values)} messages"
+def _left(left: tuple[Left, ...], why: Mapping[str, str]) -> tuple[LeftText, ...]:
+    """Copied: what left is a view on the request's body. ``why``: by handle."""
+    return tuple(LeftText(handle=each.handle, body=_body(each), what=why.get(each.handle, "")) for each in left)
 
 
 def _body(left: Left) -> bytes:
