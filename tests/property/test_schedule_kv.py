@@ -1,5 +1,6 @@
 """The scheduler and its ledger under any interleaving: arrivals, growth, pauses, vanishing clients, lost aborts, engine
-restarts, policy reloads. The engine here is a model that keeps what it was granted until it is told otherwise."""
+restarts, policy reloads, an owner who pauses. The engine here is a model that keeps what it was granted until it is told
+otherwise."""
 
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ from governor.budget.ledger import GRACE_S
 from governor.clock import ManualClock
 from governor.policy.model import LimitPolicy, SharePolicy, SlicePolicy
 from governor.schedule.events import (
+    AgentHeld,
+    AgentReleased,
     EngineChanged,
     EngineMode,
     EngineSeen,
     FloorsChanged,
     SchedulerEvent,
+    SliceAsked,
     TimePassed,
     TurnArrived,
     TurnEnded,
@@ -155,6 +159,22 @@ class KvScheduling(RuleBasedStateMachine):
         now = self.clock.monotonic()
         self.post(EngineSeen(sight=Sight(asked_at=now, running=len(self.running) + len(self.lost), used_tokens=used)))
 
+    @precondition(lambda self: self.turns)
+    @rule(data=st.data())
+    def slice(self, data: st.DataObject) -> None:
+        """Whatever has become of the turn."""
+        self.post(SliceAsked(data.draw(st.sampled_from(sorted(self.turns))), "the owner asks"))
+
+    @rule(agent=st.sampled_from(AGENTS), running=st.booleans())
+    def hold(self, agent: AgentName, running: bool) -> None:
+        before = len(self.effects.granted)
+        self.post(AgentHeld(agent=agent, reason="paused", running=running))
+        assert not any(self.turns[turn_id].agent == agent for turn_id in self.effects.granted[before:]) or not running
+
+    @rule(agent=st.sampled_from(AGENTS))
+    def release(self, agent: AgentName) -> None:
+        self.post(AgentReleased(agent))
+
     @rule()
     def engine_restarts(self) -> None:
         """Everything in it is gone; each turn ends by its own exit."""
@@ -200,6 +220,8 @@ class KvScheduling(RuleBasedStateMachine):
             return
         self.clock.advance(GRACE_S)
         self.lost.clear()
+        for agent in AGENTS:
+            self.release(agent=agent)
         self.look(drops=True, used=0)
         self.time_passes(seconds=1.0)
         for _ in range(len(self.turns) * 4 + 4):

@@ -12,6 +12,8 @@ from governor.clock import ManualClock
 from governor.policy.model import LimitPolicy
 from governor.schedule.effects import Refusal
 from governor.schedule.events import (
+    AgentHeld,
+    AgentReleased,
     EngineChanged,
     EngineMode,
     SchedulerEvent,
@@ -53,6 +55,7 @@ class Scheduling(RuleBasedStateMachine):
         self.waiting: list[TurnId] = []
         self.ended: set[TurnId] = set()
         self.let_in: dict[str, list[float]] = {name: [] for name in self.limits}
+        self.held: set[AgentName] = set()
 
     def _post(self, event: SchedulerEvent) -> None:
         """Post an event, and take the outcomes over one by one, each checked against the model before it."""
@@ -89,12 +92,16 @@ class Scheduling(RuleBasedStateMachine):
             queued = sum(1 for other in self.waiting if self.arrived[other].agent == turn.agent)
             assert queued >= turn.limits.queue
             assert turn.kind is not TurnKind.COMPACTION
-        elif refusal is Refusal.BUSY:
+        elif refusal is not Refusal.ENGINE_DOWN:
+            assert (refusal is Refusal.HELD) == (turn.agent in self.held)
             assert waited >= turn.limits.hold_s
+            assert refusal is Refusal.BUSY or turn.kind is not TurnKind.COMPACTION
         if turn_id in self.waiting:
             self.waiting.remove(turn_id)
 
     def _hindrance(self, turn: TurnArrived) -> str | None:
+        if turn.agent in self.held:
+            return "held"
         if self.engine.mode is not EngineMode.READY:
             return "engine"
         if self.engine.slots is not None and len(self.running) >= self.engine.slots:
@@ -161,6 +168,21 @@ class Scheduling(RuleBasedStateMachine):
         if not any(self.arrived[other].agent == agent for other in self.waiting):
             self.limits[agent] = limits
 
+    @rule(agent=_AGENTS)
+    def hold(self, agent: AgentName) -> None:
+        self.held.add(agent)
+        self._post(AgentHeld(agent=agent, reason="paused"))
+
+    @rule(agent=_AGENTS)
+    def release(self, agent: AgentName) -> None:
+        now = self.clock.monotonic()
+        for turn_id in self.waiting if agent in self.held else ():
+            turn = self.arrived[turn_id]
+            if turn.agent == agent and now - self.since[turn_id] >= turn.limits.hold_s:
+                self.since[turn_id] = now  # a compaction that was kept beyond its time
+        self.held.discard(agent)
+        self._post(AgentReleased(agent))
+
     @rule(seconds=st.sampled_from([0.5, 3.0, 20.0, 61.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
         """As the owner task does it: wake at each deadline, in turn."""
@@ -187,7 +209,8 @@ class Scheduling(RuleBasedStateMachine):
         for turn_id in getattr(self, "waiting", ()):
             turn: Any = self.arrived[turn_id]
             assert self._hindrance(turn) is not None
-            assert now - self.since[turn_id] < turn.limits.hold_s
+            kept = turn.agent in self.held and turn.kind is TurnKind.COMPACTION
+            assert kept or now - self.since[turn_id] < turn.limits.hold_s
 
 
 TestScheduling = Scheduling.TestCase
