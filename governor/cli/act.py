@@ -166,9 +166,9 @@ def _open_turn(note: RunNote, wanted: str) -> str:
     shown_wanted = visible(wanted, LONGEST_NAME)
     if found:
         more = ", ..." if len(found) > _NAMED else ""
-        fail(f"several open turns begin with {shown_wanted!r}: {', '.join(found[:_NAMED])}{more}", Exit.USAGE)
+        fail(f"several open turns begin with '{shown_wanted}': {', '.join(found[:_NAMED])}{more}", Exit.USAGE)
     named = ", ".join(f"{turn.turn_id} ({turn.agent})" for turn in turns[:_NAMED])
-    fail(f"no turn {shown_wanted!r} is open; {f'open are {named}' if named else 'none is'}", Exit.USAGE)
+    fail(f"no turn '{shown_wanted}' is open; {f'open are {named}' if named else 'none is'}", Exit.USAGE)
 
 
 def _set_on_file(home: Home, agent: str, key: str, value: Value | None) -> Acted:
