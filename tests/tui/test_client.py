@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from governor import events
+from governor.acts import CancelTurn, PauseAgent, ResumeAgent, SetPolicy
 from governor.events import AnyEvent, EventLog
 from governor.settings import Secret
 from governor.types import TurnState
@@ -27,6 +28,7 @@ from tui.client import (
     GovernorClient,
     Happened,
     Loaded,
+    NotActed,
     NotConnected,
     Update,
 )
@@ -197,6 +199,42 @@ async def test_hostile_text_arrives_as_it_is() -> None:
         await heard.until(lambda: len(heard.events) == len(sent))
         assert heard.events == sent
         assert not heard.reasons
+
+
+async def test_the_owner_acts_and_hears_of_it(tmp_path: Path) -> None:
+    async with ScriptedEngine() as engine, governed(engine.url, tmp_path) as governor:
+
+        def find() -> Address:
+            return Address(governor.url, Secret(ADMIN_TOKEN))
+
+        client = GovernorClient(find, QUICK, name="web")
+        async with following(find) as heard:
+            await heard.until(lambda: bool(heard.loaded))
+            acted = await client.act(PauseAgent(agent="alice"))
+            assert (acted.action, acted.target, acted.changed) == ("pause", "alice", True)
+            assert not (await client.act(PauseAgent(agent="alice"))).changed
+            await heard.until(lambda: heard.loaded[-1].snapshot.agents[0].held)
+            await client.act(ResumeAgent(agent="alice"))
+            await heard.until(lambda: not heard.loaded[-1].snapshot.agents[0].held)
+            with pytest.raises(NotActed, match=r"^Turn t-1 is not open"):
+                await client.act(CancelTurn(turn="t-1"))
+            with pytest.raises(NotActed, match=r"did you mean 'final'\?"):
+                await client.act(SetPolicy(agent="alice", key="output.finl", value=1))
+            await heard.until(lambda: sum(isinstance(each, events.OwnerActed) for each in heard.events) == 5)
+            told = [each for each in heard.events if isinstance(each, events.OwnerActed)]
+            assert {each.who for each in told} == {"owner via web"}
+            assert [each.outcome for each in told] == ["done", "unchanged", "done", "refused", "refused"]
+
+
+async def test_acting_without_a_governor_says_so() -> None:
+    with pytest.raises(NotConnected, match="no governor runs"):
+        await GovernorClient(lambda: None, QUICK).act(ResumeAgent(agent="alice"))
+    async with serving(pictures.snapshot()) as pages:
+        with pytest.raises(NotActed, match="404 to /governor/actions/resume"):  # a governor that has no such page
+            await GovernorClient(pages.find, QUICK).act(ResumeAgent(agent="alice"))
+        gone = pages.find()
+    with pytest.raises(NotConnected, match="no connection to"):
+        await GovernorClient(lambda: gone, QUICK).act(ResumeAgent(agent="alice"))
 
 
 def test_events_are_cut_at_any_byte() -> None:
