@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
+import sys
+import time
+import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -17,6 +21,8 @@ from governor.clock import SystemClock
 from governor.errors import ConfigError
 from governor.policy.loader import PolicyStore, shipped_folder
 from governor.types import AgentName
+from serve.scripted import Knobs, ScriptedEngine
+from tests.harness import governed
 
 OLLIE = AgentName("ollie")
 LIMIT_S = 2.0
@@ -173,3 +179,55 @@ async def test_W69_watch_survives_an_observer_that_fails(tmp_path: Path, caplog:
         await until(lambda expected=final: running.final == expected)  # type: ignore[misc]
     assert "policies in force stay" in caplog.text
     await running.stop()
+
+
+async def test_W69_a_save_leaves_what_runs_as_it_is(tmp_path: Path) -> None:
+    """A lower budget, a paused class, a broken file: the stream in flight ends as it would have."""
+    text = "output.final = 200\noutput.tool_step = 200\n"
+    knobs = Knobs(decode_tokens_per_s=40, answer_tokens=64)
+    async with ScriptedEngine(knobs=knobs) as engine, governed(engine.url, tmp_path, policies={"alice": text}) as gov:
+        file = gov.home.policies / "alice.toml"
+        runs = asyncio.create_task(gov.chat(model="scripted", max_tokens=64))
+        await until(lambda: gov.governor.admission.running == 1)
+        file.write_text("output.final = 20\noutput.tool_step = 20\nlimits.concurrency = 1\n")
+        await asyncio.sleep(0.8)
+        file.write_text("output.final = {{{")
+        await asyncio.sleep(0.7)
+        assert (await gov.snapshot()).agents[0].policy_problem
+        assert not runs.done()
+        answer = await runs
+        assert answer.json()["usage"]["completion_tokens"] == 64
+        after = await gov.chat(model="scripted", max_tokens=64)
+        assert after.headers["x-governor-cap"] == "64 -> 20 (policy)"
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from governor.policy.edit import set_key
+from governor.policy.loader import load_shipped, shipped_folder
+
+shipped, path = load_shipped(shipped_folder()), Path(sys.argv[1])
+for number in range(1_000_000):
+    set_key(path, "output.final", 1000 + number % 2 * 99_000, shipped)
+    print(number, flush=True)
+"""
+
+
+def test_W69_a_writer_that_is_killed_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
+    file = tmp_path / "ollie.toml"
+    text = "# caps of ollie\n[output]\nfinal = 1000 # short answers\n"
+    file.write_text(text)
+    argv = [sys.executable, "-c", WRITER, str(file)]
+    for round_ in range(5):
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(0.003 + 0.011 * round_)
+            writer.kill()
+        left = file.read_text()
+        assert left.replace("100000", "1000") == text
+        assert tomllib.loads(left)["output"]["final"] in {1000, 100_000}
+    store = PolicyStore(tmp_path, shipped_folder(), SystemClock())
+    store.load()  # scratch files of killed writers are no agents'
+    assert store.policy_for(OLLIE).policy.output.final in {1000, 100_000}
