@@ -16,6 +16,7 @@ import msgspec
 
 from governor import events
 from governor.budget.floors import overdrawn
+from governor.canary_note import CanaryReader
 from governor.clock import Clock
 from governor.errors import ConfigError
 from governor.events import EventLog
@@ -104,6 +105,7 @@ class Governor:
         admin_token: Secret,
         secrets: tuple[Secret, ...] = (),
         cache: CacheFeed | None = None,
+        canary: CanaryReader = lambda: None,
         holds: HoldBook | None = None,
     ) -> None:
         self._clock = clock
@@ -131,7 +133,7 @@ class Governor:
         )
         self.sight = EngineSight(engine, self.admission, clock)
         self.prewarmer = Prewarmer(engine, self.admission)
-        self.residency = Residency(cache, clock, self.watch.set_alert)
+        self.residency = Residency(cache, clock, self.watch.set_alert, canary=canary)
         planner = Planner(engine, self.sessions, counter)
         self.archive = archive
         self.heads = Heads(archive)

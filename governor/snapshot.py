@@ -191,6 +191,25 @@ class PredictionView(msgspec.Struct, frozen=True, kw_only=True):
     """Turns nothing was predicted of, or whose answers did not tell."""
 
 
+class CanaryTierView(msgspec.Struct, frozen=True, kw_only=True):
+    tier: str
+    verdict: str
+    """``SERVED``, ``EMPTY``, ``WRONG`` or ``SKIPPED``."""
+    reason: str = ""
+
+
+class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``governor canary`` has last proven of the engine's tiers."""
+
+    at: float
+    """Unix time of its end. The engine may have been started anew since."""
+    passed: bool
+    engine_version: str = "unknown"
+    model: str = "unknown"
+    tiers: tuple[CanaryTierView, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 class CacheView(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's cache and whose contexts are in it."""
 
@@ -200,6 +219,8 @@ class CacheView(msgspec.Struct, frozen=True, kw_only=True):
     predicted: PredictionView = PredictionView()
     predicted_lately: PredictionView = PredictionView()
     """Of the last 200 turns."""
+    canary: CanaryView | None = None
+    """``None``: nobody has asked."""
     unknown: str | None = None
     """Why nothing is known of it; ``None`` where something is."""
 

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 import msgspec
 
+from governor.canary_note import CanaryNote
 from governor.clock import Clock, SystemClock
 from governor.gateway.holds import HoldBook
 from governor.gateway.residency import CacheFeed
@@ -115,6 +116,7 @@ def assembled(
             admin_token=admin_token,
             secrets=() if target.key is None else (target.key,),
             cache=cache or build_cache(target),
+            canary=CanaryNote(home),
             holds=holds,
         )
         governor.on_store_health(turn_log.health())

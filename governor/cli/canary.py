@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from governor.canary_note import write_canary
 from governor.cli.console import Exit, err, fail, milliseconds, out, plain_table, print_json, shown, told_errors
 from governor.cli.options import HomeOption, JsonOption
 from governor.cli.status import the_running, wait_until_ready
 from governor.errors import UpstreamError
 from governor.instance import RunNote
 from governor.settings import Secret
+from governor.snapshot import CanaryTierView, CanaryView
 from serve.canary import NoRoom, Report, Verdict, run_canary
 from serve.canary.http import SglangCanary
 from serve.canary.model import Row, Stage
@@ -49,6 +52,9 @@ def canary(
         fail(error.message, Exit.ENGINE)
     except NoRoom as error:
         fail(f"the engine's cache is too small to be proven: {error}", Exit.ENGINE)
+    if url is None:
+        with told_errors():
+            write_canary(home, _found(report))
     if as_json:
         print_json(report)
     else:
@@ -71,6 +77,21 @@ async def _run(url: str, key: Secret | None, quick: bool) -> Report:
         return await run_canary(engine, quick=quick, on_step=lambda step: err.print(f"[dim]{escape(step)}[/]"))
     finally:
         await engine.aclose()
+
+
+def _found(report: Report) -> CanaryView:
+    """For the running governor to show."""
+    return CanaryView(
+        at=time.time(),
+        passed=report.passed,
+        engine_version=report.facts.version,
+        model=report.facts.model,
+        tiers=tuple(
+            CanaryTierView(tier=each.tier.value, verdict=each.verdict.value, reason=each.reason)
+            for each in report.tiers
+        ),
+        problems=report.problems,
+    )
 
 
 def _print(report: Report) -> None:

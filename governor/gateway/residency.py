@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from governor.canary_note import CanaryReader
 from governor.clock import Clock
 from governor.errors import UpstreamError
 from governor.gateway.claims import context_name
@@ -91,12 +92,14 @@ class Residency:
         clock: Clock,
         set_alert: Callable[[str, str], None],
         *,
+        canary: CanaryReader = lambda: None,
         limits: Limits | None = None,
         rules: Rules | None = None,
     ) -> None:
         self._feed = feed
         self._clock = clock
         self._set_alert = set_alert
+        self._canary = canary
         self.index = ResidencyIndex(limits, rules)
         self.ledger = TierLedger()
         self.blocks = Blocks((self.index, self.ledger))
@@ -232,6 +235,7 @@ class Residency:
             tiers=tuple(self._tier_view(figures) for figures in self._figures(known.page_tokens)),
             predicted=_prediction_view(self.score.since_start),
             predicted_lately=_prediction_view(self.score.recent),
+            canary=self._canary(),
             unknown=unknown,
         )
 

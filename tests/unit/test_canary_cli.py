@@ -73,10 +73,15 @@ def test_no_governor_runs(tmp_path: Path) -> None:
 
 async def test_the_running_governors_engine_is_taken(tmp_path: Path) -> None:
     with SglangShaped(TierEngine(FACTS)).running() as url:
-        async with up(Home(tmp_path), "--upstream", url):
+        async with up(Home(tmp_path), "--upstream", url) as governor:
+            assert (await governor.state()).cache.canary is None
             done = await asyncio.to_thread(run, tmp_path)
+            found = (await governor.state()).cache.canary
     assert done.exit_code == 0, done.output
     assert "L3 SERVED" in done.stdout
+    assert found is not None
+    assert found.passed
+    assert {tier.tier: tier.verdict for tier in found.tiers} == {"L1": "SERVED", "L2": "SERVED", "L3": "SERVED"}
 
 
 async def test_an_engine_that_is_still_coming_is_waited_for(tmp_path: Path) -> None:
