@@ -148,6 +148,10 @@ class _Agent:
         self.kept: _Pass | None = None
         """The last one whose conversation went on with the history that it had."""
 
+    def drop_pending(self, session: SessionId) -> None:
+        self.pending.pop(session, None)
+        self.pending.pop(None, None)
+
     def latest_of(self, session: SessionId) -> _Line | None:
         """The line of a session that was used last."""
         return next((line for line in reversed(self.lines.values()) if line.session == session), None)
@@ -184,6 +188,8 @@ class ClientWatch:
         self._remember(prompt.turn_id, opened)
         calls = _calls_shown(agent, line.conversation, prompt) if is_known else None
         is_pass = is_known and (calls is not None or prompt.cause is BreakCause.COMPACTED)
+        if not is_known:  # another task: what was called for before it was the end of the last
+            agent.drop_pending(prompt.session)
         agent.latest = None
         _learn(agent, line, prompt.shape, is_pass=is_pass)
         conversation = line.conversation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from governor.compress.client_model import ClientOutcome
@@ -110,6 +110,7 @@ def test_a_client_that_goes_by_its_own_estimate_is_told_of(mode: CompressionMode
 ways = st.lists(st.sampled_from(list(Way)), min_size=1, max_size=6).map(tuple)
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     ways=ways,
     mode=st.sampled_from(MODES),

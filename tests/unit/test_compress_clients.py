@@ -186,6 +186,8 @@ def test_a_new_conversation_after_a_call_does_not_count() -> None:
         standing, shown = watched.turn(main([SYSTEM, user("New.")]), 4_000, reported=4_000, session=session)
         assert shown is None
         assert standing.in_vain == 0
+    standing, shown = watched.turn(main([SYSTEM, user("New."), *steps(0, 1)]), 5_000, reported=5_000)
+    assert (standing.in_vain, shown) == (0, None)
 
 
 def test_a_retry_is_not_another_compaction() -> None:
