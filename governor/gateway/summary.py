@@ -167,6 +167,7 @@ class Summariser:
             reason=CapReason.POLICY,
             window_tokens=asked.window_tokens,
         )
+        turn.measure = Measure(kind=TurnKind.SUMMARY, count=asked.count, window_tokens=asked.window_tokens)
         made = await self._made(turn, asked, about, cap)
         located = msgspec.structs.replace(
             asked.located,
@@ -176,9 +177,9 @@ class Summariser:
             known=_known(asked, made.given, about),
         )
         turn.message_count, turn.located, turn.edits = len(made.given.messages), located, made.edits
-        turn.measure = Measure(kind=TurnKind.SUMMARY, count=made.count, window_tokens=asked.window_tokens)
+        turn.measure = measure = msgspec.structs.replace(turn.measure, count=made.count)
         turn.tiers_asked = made.asks_tiers
-        body = await self._answered(turn, asked, made, turn.measure, located, cap)
+        body = await self._answered(turn, asked, made, measure, located, cap)
         told = instruction(policy.compression.summary_tokens)
         text = accept(body, room_tokens=cap.tokens, size_of=asked.weights.size_of, told=told)
         if isinstance(text, Rejected):

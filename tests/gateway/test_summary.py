@@ -109,6 +109,7 @@ async def test_nothing_is_asked_before_there_is_an_answer(tmp_path: Path) -> Non
         small = await at.summariser.write(await at.asked(HISTORY, window_tokens=500))
         assert small.rejected is not None
         assert small.rejected.reason is Rejection.TOO_LARGE
+        assert (await summary_row(at)).state is TurnState.REFUSED
         assert not engine.hits
 
 
