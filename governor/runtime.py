@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import msgspec
 
@@ -18,6 +19,7 @@ from governor import events
 from governor.budget.floors import overdrawn
 from governor.canary_note import CanaryReader
 from governor.clock import Clock
+from governor.compress.limits import limits_of
 from governor.errors import ConfigError
 from governor.events import EventLog
 from governor.gateway.actions import Actions
@@ -36,6 +38,7 @@ from governor.gateway.heads import Heads
 from governor.gateway.history import History
 from governor.gateway.holds import HoldBook
 from governor.gateway.metrics import Metrics
+from governor.gateway.owner_pages import OwnerPages
 from governor.gateway.planner import Planner
 from governor.gateway.policy_edits import PolicyEdits
 from governor.gateway.prewarm import Prewarmer
@@ -45,16 +48,17 @@ from governor.gateway.residency import CacheFeed, Residency
 from governor.gateway.server import GatewayServer
 from governor.gateway.shaping import Shaping
 from governor.gateway.sight import EngineSight
-from governor.gateway.summary import Summariser
+from governor.gateway.summary import DEADLINE_S, Summariser
 from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
+from governor.output.caps import effective_window
 from governor.policy.loader import PolicyStore
-from governor.policy.model import Policy
+from governor.policy.model import CompressionMode, Policy
 from governor.redact import Redactor
 from governor.schedule.events import EngineMode
 from governor.schedule.loop import Admission
 from governor.settings import Secret
-from governor.snapshot import Snapshot, StoreView
+from governor.snapshot import AgentView, Snapshot, StoreView
 from governor.store.archive_model import Archive
 from governor.store.model import StoreHealth, TurnLog
 from governor.tokens.chain import SessionIndex
@@ -83,6 +87,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     watch_times: WatchTimes = WatchTimes()
     head_deadline_s: float = HEAD_DEADLINE_S
     stall_deadline_s: float = STALL_DEADLINE_S
+    summary_deadline_s: float = DEADLINE_S
+    """How long the engine may take for a summary."""
     stop_within_s: int = 10
     """How long running turns may take to end after a stop is asked for."""
 
@@ -107,6 +113,7 @@ class Governor:
         cache: CacheFeed | None = None,
         canary: CanaryReader = lambda: None,
         holds: HoldBook | None = None,
+        engine_log: Path | None = None,
     ) -> None:
         self._clock = clock
         self._started_at = clock.wall()
@@ -138,7 +145,7 @@ class Governor:
         self.archive = archive
         self.heads = Heads(archive)
         self.requested = Requested()
-        summariser = Summariser(engine, counter, self.admission, self.book, self.history)
+        summariser = Summariser(engine, counter, self.admission, self.book, self.history, config.summary_deadline_s)
         drafting = Drafting(engine, counter, summariser, self.admission)
         self.preparer = drafting.preparer
         compressor = Compressor(engine, planner, self.heads, drafting, archive, self.requested, self.events, clock)
@@ -197,6 +204,7 @@ class Governor:
                 agents=self._agent_names,
                 window=lambda: self.watch.view().window_tokens,
             ),
+            owner=OwnerPages(admin_token, policies, self._agent_names, engine_log if config.supervised else None),
             actions=actions,
             metrics=self.metrics,
             hosts=config.hosts,
@@ -276,15 +284,24 @@ class Governor:
             now=self._clock.wall(),
             last_event_id=self.events.last_id,
             engine=self.watch.view(),
-            agents=tuple(
-                self.book.agent_view(name, _text(problems.get(name)), self._holds.of(name))
-                for name in self._agent_names()
-            ),
+            agents=tuple(self._agent_view(name, _text(problems.get(name))) for name in self._agent_names()),
             turns=self.book.views({waiting.turn_id: waiting.reason for waiting in queue.waiting}),
             queue=queue,
             cache=self.residency.view(),
             store=StoreView(ok=health.ok, pending=health.pending, dropped=health.dropped, last_error=health.last_error),
             alerts=tuple(alerts),
+        )
+
+    def _agent_view(self, name: AgentName, policy_problem: str | None) -> AgentView:
+        policy = self._policies.policy_for(name).policy
+        window = effective_window(self.watch.view().window_tokens, policy)
+        compression, limits = policy.compression, None
+        if window is not None and compression.mode is CompressionMode.ENFORCE:
+            limits = limits_of(compression, window)
+        return msgspec.structs.replace(
+            self.book.agent_view(name, policy_problem, self._holds.of(name)),
+            window_tokens=window,
+            trigger_tokens=None if limits is None else limits.trigger_tokens,
         )
 
     def _agent_names(self) -> list[AgentName]:

@@ -106,6 +106,10 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     last_ttft_ms: float | None = None
     last_seen: float | None = None
     policy_problem: str | None = None
+    window_tokens: int | None = None
+    """Prompt and output that it may use: the engine's window, or its ceiling where that is smaller."""
+    trigger_tokens: int | None = None
+    """Its prompts are made shorter from here on; ``None``: not by the governor."""
     held: bool = False
     """The owner has paused it: its turns wait."""
     held_reason: str | None = None

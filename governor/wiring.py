@@ -118,6 +118,7 @@ def assembled(
             cache=cache or build_cache(target),
             canary=CanaryNote(home),
             holds=holds,
+            engine_log=home.logs / "engine.log",
         )
         governor.on_store_health(turn_log.health())
         yield governor, turn_log

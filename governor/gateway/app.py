@@ -20,6 +20,7 @@ from governor.gateway.generate import GenerateRoute, Services
 from governor.gateway.guard import Guard
 from governor.gateway.http import App
 from governor.gateway.metrics import Metrics
+from governor.gateway.owner_pages import OwnerPages
 from governor.wire import failures
 from serve.engine import Endpoint
 
@@ -33,6 +34,7 @@ def build_app(
     models: ModelPages,
     admin: AdminPages,
     context: ContextPages,
+    owner: OwnerPages,
     actions: Actions,
     metrics: Metrics,
     hosts: Collection[str] = (),
@@ -48,6 +50,8 @@ def build_app(
         Route("/governor/state", admin.state),
         Route("/governor/events", admin.events),
         Route("/governor/agents/{name}/context", context.context),
+        Route("/governor/agents/{name}/policy", owner.policy),
+        Route("/governor/engine/log", owner.engine_log),
         Route(f"{ACTIONS_PATH}{{action}}", actions.act, methods=["POST"]),
     ]
 
