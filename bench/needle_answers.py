@@ -19,14 +19,19 @@ from bench.needle_methods import HANDLES, once
 from bench.needle_places import Compressed, Place, places
 from bench.needle_sessions import NeedleKind, Session, small_sessions
 from governor.compress.messages import read_message, text_of
+from governor.policy.model import CompressionPolicy
 from governor.settings import Home
 from serve.embedded.bundled import SMOLLM2
 from serve.launcher import EmbeddedOptions, launch_embedded
 
 AS_SENT = "as sent"
-RECALLED = "governor at 30%, handle followed"
-_TARGETS = {"governor at 75%": 0.75, "governor at 30%": 0.3}
-_ANSWER_TOKENS = 32
+GOVERNOR = "governor at 60%"
+RECALLED = f"{GOVERNOR}, handle followed"
+_TARGET = 0.6
+_POLICY = CompressionPolicy(stub_over_tokens=60, trim_over_tokens=200, trim_target_tokens=100)
+_PEER_OPTIONS = {"min_tokens_to_compress": 60}
+"""Both as small as the sessions: what they ship would touch nothing of so little."""
+_ANSWER_TOKENS = 48
 _READY_S = 120.0
 _ANSWER_S = 300.0
 
@@ -51,6 +56,23 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     """The answer has the value."""
 
 
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+
+
+class _Said(msgspec.Struct):
+    choices: list[_Choice]
+    usage: _Usage
+
+
 def prompts(number: int, peer: Headroom | None) -> list[Prompt]:
     """Each form of so many sessions."""
     return [prompt for session in small_sessions(number) for prompt in _forms(session, peer)]
@@ -61,11 +83,10 @@ def _forms(session: Session, peer: Headroom | None) -> list[Prompt]:
     as_sent = Compressed(messages=session.messages, archive={}, handles=HANDLES, cpu_ms=0)
     made: dict[str, Compressed | None] = {AS_SENT: as_sent}
     if peer is not None:
-        made["Headroom"] = peer.compress(session.messages)
-    made |= {method: once(session.messages, int(tokens * target)) for method, target in _TARGETS.items()}
-    least = made["governor at 30%"]
-    if least is not None:
-        made[RECALLED] = msgspec.structs.replace(least, messages=_recalled(session, least))
+        made["Headroom"] = peer.compress(session.messages, **_PEER_OPTIONS)
+    ours = made[GOVERNOR] = once(session.messages, int(tokens * _TARGET), policy=_POLICY)
+    if ours is not None:
+        made[RECALLED] = msgspec.structs.replace(ours, messages=_recalled(session, ours))
     (needle,) = session.needles
     return [
         Prompt(
@@ -92,11 +113,13 @@ def _recalled(session: Session, made: Compressed) -> Sequence[bytes]:
 
 def _as_text(kept: bytes) -> str:
     """A content, or whole messages, one a line."""
-    return "\n".join(text_of(read_message(raw).content) or raw.decode() for raw in kept.split(b"\n"))
+    values = map(msgspec.Raw, kept.split(b"\n"))
+    return "\n".join(text_of(value) or text_of(read_message(value).content) for value in values)
 
 
 def answers(asked: Sequence[Prompt], weights: Path) -> list[Answered]:
-    """Ask the embedded engine, one after the other, at temperature 0. Raises :class:`BenchFailed` when it refuses."""
+    """Ask the embedded engine, one after the other, at temperature 0; the same prompt only once. Raises
+    :class:`BenchFailed` when it refuses."""
     return asyncio.run(_answers(asked, weights))
 
 
@@ -107,23 +130,31 @@ async def _answers(asked: Sequence[Prompt], weights: Path) -> list[Answered]:
         try:
             await asyncio.wait_for(engine.supervisor.ensure_ready(), _READY_S)
             async with httpx.AsyncClient(base_url=engine.base_url, timeout=_ANSWER_S) as client:
-                return [await _answer(client, each) for each in asked]
+                said: dict[tuple[bytes, ...], _Said] = {}
+                for each in asked:
+                    messages = tuple(each.messages)
+                    if messages not in said:
+                        said[messages] = await _ask(client, messages)
         finally:
             await engine.supervisor.stop()
+    return [_answered(each, said[tuple(each.messages)]) for each in asked]
 
 
-async def _answer(client: httpx.AsyncClient, asked: Prompt) -> Answered:
+def _answered(asked: Prompt, said: _Said) -> Answered:
+    is_hit = asked.value in (said.choices[0].message.content or "")
+    return Answered(prompt=asked, prompt_tokens=said.usage.prompt_tokens, is_hit=is_hit)
+
+
+async def _ask(client: httpx.AsyncClient, messages: Sequence[bytes]) -> _Said:
     body = {
-        "messages": [msgspec.json.decode(raw) for raw in asked.messages],
+        "messages": [msgspec.json.decode(raw) for raw in messages],
         "max_tokens": _ANSWER_TOKENS,
         "temperature": 0,
     }
     answer = await client.post("/v1/chat/completions", json=body)
     if answer.is_error:
         raise BenchFailed(f"the engine answered {answer.status_code}: {answer.text[:300]}")
-    said = answer.json()
-    text = said["choices"][0]["message"].get("content") or ""
-    return Answered(prompt=asked, prompt_tokens=said["usage"]["prompt_tokens"], is_hit=asked.value in text)
+    return msgspec.json.decode(answer.content, type=_Said)
 
 
 def hits(answered: Sequence[Answered]) -> Mapping[str, Sequence[Answered]]:

@@ -17,11 +17,14 @@ from governor.policy.model import CompressionPolicy
 HANDLES = "gov-[0-9a-f]{16}"
 
 
-def once(messages: Sequence[bytes], target_tokens: int) -> Compressed | None:
+SHIPPED = CompressionPolicy()
+
+
+def once(messages: Sequence[bytes], target_tokens: int, *, policy: CompressionPolicy = SHIPPED) -> Compressed | None:
     """A plan that leaves so much of the history, by the estimate; ``None`` where there is none."""
     sizes = [size_of(raw) for raw in messages]
     began = time.process_time()
-    made = _plan(messages, sizes, target_tokens)
+    made = _plan(messages, sizes, target_tokens, policy)
     cpu_ms = (time.process_time() - began) * 1000
     if made is None:
         return None
@@ -41,7 +44,7 @@ def while_it_grows(messages: Sequence[bytes], window: float) -> Compressed | Non
     for raw in messages:
         if read_message(raw).role != "tool" and sum(sizes) >= max(trigger, tried):
             began = time.process_time()
-            made = _plan(now, sizes, trigger // 2)
+            made = _plan(now, sizes, trigger // 2, SHIPPED)
             cpu_s += time.process_time() - began
             if made is None:
                 tried = sum(sizes) + trigger // 10
@@ -56,9 +59,11 @@ def while_it_grows(messages: Sequence[bytes], window: float) -> Compressed | Non
     return Compressed(messages=now, archive=archive, handles=HANDLES, cpu_ms=cpu_s * 1000, times=times)
 
 
-def _plan(messages: Sequence[bytes], sizes: Sequence[int], target_tokens: int) -> Plan | None:
+def _plan(
+    messages: Sequence[bytes], sizes: Sequence[int], target_tokens: int, policy: CompressionPolicy
+) -> Plan | None:
     limits = msgspec.structs.replace(limits_at(sum(sizes), target_tokens), gain_tokens=1)
-    made = plan(messages, sizes, size_of=size_of, fixed_tokens=0, policy=CompressionPolicy(), limits=limits)
+    made = plan(messages, sizes, size_of=size_of, fixed_tokens=0, policy=policy, limits=limits)
     return made if isinstance(made, Plan) else None
 
 

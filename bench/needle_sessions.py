@@ -8,6 +8,7 @@ since search results may be grouped by folder and lose nothing. The same seed ma
 from __future__ import annotations
 
 import gzip
+import random
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 
 from bench.histories import SYSTEM, TEXTS, asks, call, code, log, message, prose, result, seeded
 
+Text = Callable[[random.Random, int], str]
 _RECORDED = Path(__file__).parents[1] / "tests" / "replay" / "data"
 _PICTURE = "data:image/png;base64," + "iVBORw0KGgo" * 1500
 _OLD = 0.6
@@ -62,12 +64,15 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Writer:
-    """Writes a session message by message. ``lines`` is how long a result is."""
+    """Writes a session message by message. ``lines`` is how long a result is; a small session has
+    short texts, of which a small model can make sense."""
 
-    def __init__(self, lines: int, seed: int) -> None:
+    def __init__(self, lines: int, seed: int, *, is_small: bool = False) -> None:
         self.random = seeded(seed)
         self.lines = lines
-        self.messages = [message("system", SYSTEM)]
+        self.texts: Sequence[Text] = (log,) if is_small else TEXTS
+        self.is_small = is_small
+        self.messages = [message("system", "You are a careful engineer." if is_small else SYSTEM)]
         self.needles: list[Needle] = []
         self._calls = 0
 
@@ -79,10 +84,13 @@ class _Writer:
         self.needles.append(made)
         return made
 
+    def said(self, words: int) -> str:
+        return self.random.choice(_SENTENCES) if self.is_small else prose(self.random, words)
+
     def user(self, text: str, needle: Needle | None = None) -> None:
         match needle:
             case Needle(kind=NeedleKind.FACT):
-                text = f"{text} By the way, {needle.key} is {needle.value} on our side. {prose(self.random, 30)}"
+                text = f"{text} By the way, {needle.key} is {needle.value} on our side. {self.said(30)}"
             case Needle(kind=NeedleKind.CAPTION):
                 picture = {"type": "image_url", "image_url": {"url": _PICTURE}}
                 caption = {"type": "text", "text": f"{text} The picture shows {needle.key} at {needle.value}."}
@@ -95,10 +103,10 @@ class _Writer:
         kind = needle.kind if needle is not None else None
         if needle is None or kind is NeedleKind.THOUGHT:
             thought = {} if needle is None else {"reasoning_content": f"{needle.key} must be {needle.value}, I think."}
-            text = self.random.choice(TEXTS)(self.random, self.lines)
+            text = self.random.choice(self.texts)(self.random, self.lines)
             self._exchange("terminal", text, {"command": f"run {self._calls}"}, **thought)
         elif kind is NeedleKind.WRITTEN:
-            body = f"{needle.key} = {needle.value}\n{code(self.random, 2)}"
+            body = f"{needle.key} = {needle.value}\n{code(self.random, 1)}"
             self._exchange("write_file", "written", {"path": f"conf/{needle.key}.py", "content": body})
         elif kind is NeedleKind.SUPERSEDED:
             for value in (needle.value, "none"):
@@ -109,9 +117,9 @@ class _Writer:
             self._exchange("terminal", _with_line(text, line), {"command": f"look {self._calls}"})
 
     def answer(self, decided: Sequence[Needle]) -> None:
-        said = prose(self.random, 40)
+        said = self.said(40)
         for each in decided:
-            said = f"{said} Decision: {each.key} will be {each.value}, as measured. {prose(self.random, 20)}"
+            said = f"{said} Decision: {each.key} will be {each.value}, as measured. {self.said(20)}"
         self.messages.append(message("assistant", said))
 
     def use(self, needle: Needle) -> None:
@@ -146,11 +154,17 @@ _VALUES: Mapping[NeedleKind, Callable[[int], str]] = {
     NeedleKind.PATH: lambda n: f"{n:08x}.py:{n % 700 + 10}",
     NeedleKind.ERROR: lambda n: f"E{n % 90000 + 10000} checkpoint {n:08x} is missing",
     NeedleKind.FIELD: lambda n: f"{n:08x}{n ^ 0x5BD1E995:08x}",
-    NeedleKind.WRITTEN: lambda n: f"{n % 900000 + 100000}",
-    NeedleKind.SUPERSEDED: lambda n: f"{n % 900000 + 100000}",
+    NeedleKind.WRITTEN: lambda n: f"0x{n:08x}",
+    NeedleKind.SUPERSEDED: lambda n: f"0x{n:08x}",
     NeedleKind.CAPTION: lambda n: f"{n % 9000 / 100 + 10:.2f}-GiB-{n >> 20:03x}",
     NeedleKind.THOUGHT: lambda n: f"{n:08x}-guess",
 }
+_SENTENCES = (
+    "The cache was missed because another agent needed the room.",
+    "I have looked at the log and found nothing else.",
+    "Please go on with the next step.",
+    "The tests pass, but one of them is slow.",
+)
 _QUESTIONS = {
     NeedleKind.PATH: "In which file and line is {key} defined? Answer with the file and the line only.",
     NeedleKind.ERROR: "With which error did {key} fail? Answer with the error only.",
@@ -160,19 +174,30 @@ _BY_USER = frozenset({NeedleKind.FACT, NeedleKind.CAPTION})
 _SAID = _BY_USER | {NeedleKind.DECISION}
 """Not in a call or its result."""
 _USED_A_CALL = 4
+_UNSEEN = frozenset({NeedleKind.THOUGHT, NeedleKind.CAPTION, NeedleKind.WRITTEN})
+"""The embedded model's template shows neither reasoning nor pictures nor calls."""
 
 
-def coding(name: str, *, rounds: int, steps: int, lines: int, seed: int, kinds: Mapping[int, NeedleKind]) -> Session:
+def coding(
+    name: str,
+    *,
+    rounds: int,
+    steps: int,
+    lines: int,
+    seed: int,
+    kinds: Mapping[int, NeedleKind],
+    is_small: bool = False,
+) -> Session:
     """``rounds`` questions, each with ``steps`` calls and an answer; results of so many ``lines``. ``kinds`` says which
     needle comes with which call. With one round, it is one task without an answer yet."""
-    writer = _Writer(lines, seed)
+    writer = _Writer(lines, seed, is_small=is_small)
     writer.user("Find out why the cache is missed, and repair it.")
     unused = 0
     for number in range(rounds):
         calls = range(number * steps, (number + 1) * steps)
         needles = {at: writer.needle(kinds[at]) for at in calls if at in kinds}
         if number:
-            writer.user(f"Question {number}: what about {prose(writer.random, 12)}?")
+            writer.user(f"Question {number}: what about this? {writer.said(12)}")
         for needle in needles.values():
             if needle.kind in _BY_USER:
                 writer.user("And see this.", needle)
@@ -207,11 +232,12 @@ def _in_turn(calls: int, kinds: Sequence[NeedleKind]) -> Mapping[int, NeedleKind
 
 
 def small_sessions(number: int) -> list[Session]:
-    """Short ones with one needle each, and the question for it at the end."""
-    kinds = [kind for kind in NeedleKind if kind not in {NeedleKind.THOUGHT, NeedleKind.CAPTION}]
+    """Of some hundred tokens, with one needle each, and the question for it at the end."""
+    kinds = [kind for kind in NeedleKind if kind not in _UNSEEN]
     made = []
     for at in range(number):
-        short = coding(f"small {at}", rounds=4, steps=1, lines=5, seed=100 + at, kinds={1: kinds[at % len(kinds)]})
+        needle = {1: kinds[at % len(kinds)]}
+        short = coding(f"small {at}", rounds=3, steps=1, lines=6, seed=100 + at, kinds=needle, is_small=True)
         question = message("user", short.needles[0].question)
         made.append(msgspec.structs.replace(short, messages=[*short.messages[:-1], question]))
     return made
