@@ -8,7 +8,7 @@ from itertools import count
 
 import msgspec
 
-from governor.compress.client_model import ClientEnd, ClientPass, ClientPrompt, advise, limits_for
+from governor.compress.client_model import ClientEnd, ClientPass, ClientPrompt, News, advise, limits_for
 from governor.compress.clients import ClientWatch
 from governor.compress.heads import Covering, HeadBook, chain_of, find, next_covered
 from governor.compress.limits import Limits, limits_of
@@ -93,8 +93,6 @@ class Gate:
             tokens=tokens,
         )
         standing = self.watch.on_prompt(prompt, attempts=policy.attempts, gain_tokens=limits.gain_tokens)
-        self.loops_begun += standing.is_new and not standing.is_deaf
-        self.was_deaf = self.was_deaf or standing.is_deaf
         advice = advise(standing, policy)
         sent: Sequence[bytes] = messages
         if policy.mode is CompressionMode.ENFORCE and kind is not TurnKind.COMPACTION:
@@ -102,20 +100,24 @@ class Gate:
         true_tokens = self.tokens(sent)
         overflow = true_tokens > self.window_tokens
         ok = not overflow and not fails
-        lowered = ok and advice.tell_at_most is not None and true_tokens > advice.tell_at_most
+        reported = true_tokens if ok and sent is messages else None
+        at_most = advise(self.watch.standing(turn_id, reported), policy).tell_at_most
+        lowered = ok and at_most is not None and true_tokens > at_most
         self.lowered += lowered
-        told = (advice.tell_at_most if lowered else true_tokens) if ok else None
+        told = (at_most if lowered else true_tokens) if ok else None
         found = self.watch.on_end(
             ClientEnd(
                 turn_id=turn_id,
                 ok=ok,
-                reported_tokens=true_tokens if ok and sent is messages else None,
+                reported_tokens=reported,
                 told_tokens=told,
                 lowered=lowered,
             )
         )
         if found is not None:
             self.found.append(found)
+            self.loops_begun += found.news is News.LOOP
+            self.was_deaf = self.was_deaf or found.news is News.DEAF
         return Answered(ok=ok, overflow=overflow, told_tokens=told, was_true=not lowered)
 
     def _shortened(self, messages: Sequence[bytes], at: Located, limits: Limits) -> Sequence[bytes]:

@@ -28,6 +28,15 @@ class ClientOutcome(StrEnum):
     """Its history was replaced, and the next prompt was longer than the last."""
 
 
+class News(StrEnum):
+    """What is seen for the first time."""
+
+    LOOP = "loop"
+    """Passes in vain in a row are as many as the policy lets pass."""
+    DEAF = "deaf"
+    """The client went on compacting whatever usage it was told."""
+
+
 class ClientPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A turn's prompt as the client sent it."""
 
@@ -79,6 +88,7 @@ class ClientPass(msgspec.Struct, frozen=True, kw_only=True):
     """One of the calls did not end well."""
     repeated: bool = False
     """One of the calls was the very one that it had made before."""
+    news: News | None = None
 
     @property
     def detail(self) -> str:
@@ -96,7 +106,7 @@ class ClientPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How the client stands with a prompt that has just come."""
+    """How the client stands with a turn that has not ended."""
 
     in_vain: int = 0
     """Its compactions in a row without gain."""
@@ -104,8 +114,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """They are as many as the policy lets pass."""
     is_deaf: bool = False
     """It went on compacting whatever it was told."""
-    is_new: bool = False
-    """That it loops, or that it is deaf, is said for the first time."""
     safe_tokens: int | None = None
     """What it can be told without compacting again; ``None``: not known."""
 

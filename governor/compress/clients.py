@@ -9,11 +9,18 @@ four in the conversation's; both may end with a history that is as long as it wa
 from __future__ import annotations
 
 from collections import OrderedDict
-from enum import IntEnum
 
 import msgspec
 
-from governor.compress.client_model import RELIEF_SHARE, ClientEnd, ClientOutcome, ClientPass, ClientPrompt, Standing
+from governor.compress.client_model import (
+    RELIEF_SHARE,
+    ClientEnd,
+    ClientOutcome,
+    ClientPass,
+    ClientPrompt,
+    News,
+    Standing,
+)
 from governor.compress.thresholds import Threshold
 from governor.tokens.breaks import BreakCause
 from governor.types import AgentName, PromptShape, SessionId, TurnId, TurnKind
@@ -27,14 +34,6 @@ _MAIN = frozenset({TurnKind.TOOL_STEP, TurnKind.FINAL})
 _KEEPING = frozenset({PromptShape.CONTINUATION, PromptShape.REPEAT})
 """Shapes of a prompt whose history was not replaced."""
 _MOST_CALLS = 16
-
-
-class _Announced(IntEnum):
-    """What was said of a line's loop."""
-
-    NOTHING = 0
-    LOOP = 1
-    DEAF = 2
 
 
 class WatchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,22 +98,30 @@ class _Conversation:
 
     def __init__(self) -> None:
         self.in_vain = 0
-        self.announced = _Announced.NOTHING
         self.told_in_vain = 0
-        """Passes of this loop that came after a lowered figure."""
+        """Passes in vain that came after a lowered figure."""
+        self.news: News | None = None
+        """The last there was of its loop."""
 
-    def settle(self, found: ClientPass, judged: _Judged) -> None:
-        """Take over what a pass came to."""
+    def settle(self, found: ClientPass, judged: _Judged, attempts: int) -> ClientPass:
+        """Take over what a pass came to. Returns it with what is new."""
         judged.settled = True
         if found.in_vain == 0:
             self.on_relief()
-            return
+            return found
         self.in_vain = found.in_vain
         self.told_in_vain += judged.was_lowered
+        news = None
+        if self.in_vain >= attempts:
+            news = News.DEAF if self.told_in_vain >= REACTIONS else News.LOOP
+        if news is None or news is self.news:
+            return found
+        self.news = news
+        return msgspec.structs.replace(found, news=news)
 
     def on_relief(self) -> None:
         """A pass that helped, or a prompt that is short anyway."""
-        self.in_vain, self.announced, self.told_in_vain = 0, _Announced.NOTHING, 0
+        self.in_vain, self.told_in_vain, self.news = 0, 0, None
 
 
 class _Line:
@@ -160,10 +167,25 @@ class _Agent:
 class _Open:
     """A turn that has not ended."""
 
-    def __init__(self, agent: _Agent, line: _Line) -> None:
+    def __init__(self, agent: _Agent, line: _Line, attempts: int) -> None:
         self.agent = agent
         self.line = line
+        self.attempts = attempts
         self.judged: _Judged | None = None
+
+    def standing(self, reported_tokens: int | None) -> Standing:
+        conversation, judged = self.line.conversation, self.judged
+        in_vain, told_in_vain = conversation.in_vain, conversation.told_in_vain
+        if judged is not None and not judged.settled:
+            in_vain = judged.measured(reported_tokens, in_vain).in_vain
+            told_in_vain += judged.was_lowered
+        loops = in_vain >= self.attempts
+        return Standing(
+            in_vain=in_vain,
+            loops=loops,
+            is_deaf=loops and told_in_vain >= REACTIONS,
+            safe_tokens=self.agent.threshold.safe_tokens,
+        )
 
 
 class ClientWatch:
@@ -184,7 +206,7 @@ class ClientWatch:
         if prompt.kind not in _MAIN:
             return Standing()
         line, is_known = self._line(agent, prompt)
-        opened = _Open(agent, line)
+        opened = _Open(agent, line, attempts)
         self._remember(prompt.turn_id, opened)
         calls = _calls_shown(agent, line.conversation, prompt) if is_known else None
         is_pass = is_known and (calls is not None or prompt.cause is BreakCause.COMPACTED)
@@ -192,27 +214,18 @@ class ClientWatch:
             agent.drop_pending(prompt.session)
         agent.latest = None
         _learn(agent, line, prompt.shape, is_pass=is_pass)
-        conversation = line.conversation
-        in_vain, told_in_vain = conversation.in_vain, conversation.told_in_vain
         if is_pass:
-            opened.judged = judged = _Judged(prompt, line, calls, gain_tokens)
+            opened.judged = _Judged(prompt, line, calls, gain_tokens)
             if calls is not None:
-                calls.judged = judged
-            in_vain = judged.measured(None, in_vain).in_vain
-            told_in_vain += judged.was_lowered
-        loops = in_vain >= attempts
-        is_deaf = loops and told_in_vain >= REACTIONS
-        news = _Announced.DEAF if is_deaf else _Announced.LOOP if loops else _Announced.NOTHING
-        is_new = news > conversation.announced
-        conversation.announced = max(conversation.announced, news)
+                calls.judged = opened.judged
         line.tokens, line.told, line.was_lowered = prompt.tokens, None, False
-        return Standing(
-            in_vain=in_vain,
-            loops=loops,
-            is_new=is_new,
-            is_deaf=is_deaf,
-            safe_tokens=agent.threshold.safe_tokens,
-        )
+        return opened.standing(None)
+
+    def standing(self, turn_id: TurnId, reported_tokens: int | None) -> Standing:
+        """How the client stands once the engine has told what its prompt was; ``None``: it was sent another. Changes
+        nothing."""
+        opened = self._open.get(turn_id)
+        return opened.standing(reported_tokens) if isinstance(opened, _Open) else Standing()
 
     def on_end(self, end: ClientEnd) -> ClientPass | None:
         """A turn has ended. Returns the pass that its prompt showed, by exact sizes where they are known. Changes
@@ -227,7 +240,7 @@ class ClientWatch:
         line, judged, found = opened.line, opened.judged, None
         if judged is not None and not judged.settled:
             found = judged.measured(end.reported_tokens, line.conversation.in_vain)
-            line.conversation.settle(found, judged)
+            found = line.conversation.settle(found, judged, opened.attempts)
             if line.conversation.told_in_vain == REACTIONS and judged.was_lowered:
                 opened.agent.threshold.forget()
         if end.reported_tokens is not None:
@@ -235,8 +248,7 @@ class ClientWatch:
         if end.ok:
             line.told, line.was_lowered = end.told_tokens, end.lowered
             safe_tokens = opened.agent.threshold.safe_tokens
-            own_tokens = None if end.lowered else end.reported_tokens
-            if own_tokens is not None and safe_tokens is not None and own_tokens < safe_tokens * RELIEF_SHARE:
+            if not end.lowered and safe_tokens is not None and line.tokens < safe_tokens * RELIEF_SHARE:
                 line.conversation.on_relief()
         return found
 

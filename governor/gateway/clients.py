@@ -6,7 +6,7 @@ the advice for shaping it, the usage that its client is told, and its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from governor import events
@@ -17,7 +17,7 @@ from governor.compress.client_model import (
     ClientOutcome,
     ClientPass,
     ClientPrompt,
-    Standing,
+    News,
     advise,
 )
 from governor.compress.clients import ClientWatch
@@ -35,18 +35,22 @@ LOOP_ALERT = "client_compaction_loop"
 
 
 class UsageTold:
-    """Edits the data of an answer's events, or a plain answer: no ``prompt_tokens`` above ``most_tokens``."""
+    """Edits the data of an answer's events, or a plain answer. ``at_most``: what a client may be told of a prompt that
+    the engine reports to be of so many tokens; ``None``: the truth."""
 
-    def __init__(self, most_tokens: int) -> None:
-        self.most_tokens = most_tokens
-        self.has_lowered = False
-        """At least once."""
+    def __init__(self, at_most: Callable[[int], int | None]) -> None:
+        self._at_most = at_most
+        self.lowered_to: int | None = None
+        """The last figure that was not the truth."""
 
     def __call__(self, data: bytes) -> bytes:
         """The very same bytes where nothing is to be changed."""
-        told = told_usage(data, self.most_tokens)
-        self.has_lowered = self.has_lowered or told is not data
-        return told
+        return told_usage(data, self._most)
+
+    def _most(self, reported_tokens: int) -> int | None:
+        most = self._at_most(reported_tokens)
+        self.lowered_to = most if most is not None and most < reported_tokens else None
+        return most
 
 
 class Watching:
@@ -98,33 +102,37 @@ class Clients:
             tokens=prompt_tokens,
         )
         standing = self._watch.on_prompt(prompt, attempts=policy.attempts, gain_tokens=limits.gain_tokens)
-        advice = advise(standing, policy)
-        if standing.is_new:
-            self._warn(turn, standing, policy)
-        tells = advice.tell_at_most is not None and request.endpoint is Endpoint.CHAT
-        watching = Watching(advice, UsageTold(advice.tell_at_most or 0) if tells else None)
+
+        def at_most(reported_tokens: int) -> int | None:
+            reported = reported_tokens if watching.is_as_sent else None
+            return advise(self._watch.standing(turn.turn_id, reported), policy).tell_at_most
+
+        can_lower = policy.client_loops is ClientLoops.STOP and request.endpoint is Endpoint.CHAT
+        watching = Watching(advise(standing, policy), UsageTold(at_most) if can_lower else None)
         try:
             yield watching
         finally:
-            self._end(turn, request, watching)
+            self._end(turn, request, watching, policy)
 
-    def _end(self, turn: Turn, request: GenerationRequest, watching: Watching) -> None:
-        reported, usage = turn.answer.usage.prompt_tokens, watching.usage
+    def _end(self, turn: Turn, request: GenerationRequest, watching: Watching, policy: CompressionPolicy) -> None:
+        reported = turn.answer.usage.prompt_tokens
         told = reported if request.wants_usage or not request.stream else None
-        lowered = usage is not None and usage.has_lowered
-        if lowered and usage is not None and told is not None:
-            told = usage.most_tokens
+        lowered_to = None if watching.usage is None or told is None else watching.usage.lowered_to
+        if lowered_to is not None:
+            told = lowered_to
             turn.note(f"usage_lowered: {reported:,} -> {told:,} prompt tokens told")
         end = ClientEnd(
             turn_id=turn.turn_id,
             ok=turn.answer.ended_well,
             reported_tokens=reported if watching.is_as_sent else None,
             told_tokens=told,
-            lowered=lowered,
+            lowered=lowered_to is not None,
         )
         found = self._watch.on_end(end)
         if found is not None:
             self._show(turn, found)
+            if found.news is not None:
+                self._warn(turn, found, policy)
 
     def _show(self, turn: Turn, found: ClientPass) -> None:
         if found.outcome is not ClientOutcome.ACCEPTED:
@@ -156,14 +164,17 @@ class Clients:
             )
         )
 
-    def _warn(self, turn: Turn, standing: Standing, policy: CompressionPolicy) -> None:
+    def _warn(self, turn: Turn, found: ClientPass, policy: CompressionPolicy) -> None:
         """Once a loop, and once more if nothing that the client is told ends it."""
         compacts_at = self._watch.compacts_at(turn.agent)
-        words = [f"{turn.agent}: its client has compacted {standing.in_vain} times in a row without gain"]
+        words = [f"{turn.agent}: its client has compacted {found.in_vain} times in a row without gain"]
         if compacts_at is not None:
             words.append(f"it compacts from {compacts_at:,} prompt tokens on")
-        if standing.is_deaf:
-            words.append("it does so whatever usage it is told: its own window or threshold has to be set higher")
+        if found.news is News.DEAF:
+            words.append(
+                "it does so whatever usage it is told, so it goes by an estimate of its own: "
+                "its window or threshold has to be higher (compression.client_window)"
+            )
         elif policy.client_loops is ClientLoops.TELL:
             words.append('compression.client_loops = "stop" would break the loop')
         detail = "; ".join(words)

@@ -6,6 +6,8 @@ Chat completions only: Hermes and OpenClaw, which are steered by this figure, we
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from governor.errors import BadRequest
@@ -17,9 +19,9 @@ _USAGE = b'"usage"'
 _COUNT = msgspec.json.Decoder(int)
 
 
-def told_usage(data: bytes, most_tokens: int) -> bytes:
-    """An answer or a chunk in which ``prompt_tokens`` is at most ``most_tokens``; the very same bytes where it is
-    already, or where there is no readable usage."""
+def told_usage(data: bytes, at_most: Callable[[int], int | None]) -> bytes:
+    """An answer or a chunk in which ``prompt_tokens`` is no more than ``at_most`` of it (``None``: as it is); the very
+    same bytes where it is already, or where there is no readable usage."""
     if _USAGE not in data:
         return data
     try:
@@ -28,7 +30,8 @@ def told_usage(data: bytes, most_tokens: int) -> bytes:
     except BadRequest:
         return data
     true = _count(usage, "prompt_tokens")
-    if true is None or true <= most_tokens:
+    most_tokens = None if true is None else at_most(true)
+    if true is None or most_tokens is None or true <= most_tokens:
         return data
     changes: dict[str, bytes | None] = {"prompt_tokens": _json(most_tokens)}
     completion, total = _count(usage, "completion_tokens"), _count(usage, "total_tokens")

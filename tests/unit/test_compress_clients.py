@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from governor.compress.client_model import Advice, ClientOutcome, ClientPass, Standing, advise
+from governor.compress.client_model import Advice, ClientOutcome, ClientPass, News, Standing, advise
 from governor.compress.clients import REACTIONS, WatchLimits
 from governor.compress.thresholds import Threshold
 from governor.policy.model import ClientLoops, CompressionMode, CompressionPolicy
@@ -81,13 +81,8 @@ def test_hermes_five_compactions_in_one_turn() -> None:
         ClientOutcome.GREW,
     ]
     assert [shown.in_vain for _, _, shown in found] == [1, 2, 3, 4, 5]
-    assert [(standing.loops, standing.is_new) for _, standing, _ in found] == [
-        (False, False),
-        (True, True),
-        (True, False),
-        (True, False),
-        (True, False),
-    ]
+    assert [standing.loops for _, standing, _ in found] == [False, True, True, True, True]
+    assert [shown.news for _, _, shown in found] == [None, News.LOOP, None, None, None]
     assert found[-1][2].repeated
     assert "the same call as before, 5 in a row without gain" in found[-1][2].detail
 
@@ -115,6 +110,20 @@ def test_exact_sizes_decide_where_they_are_known() -> None:
     assert (shown.outcome, shown.in_vain) == (ClientOutcome.ACCEPTED, 0)
     standing, _ = watched.turn(compacted("t", 2, 4), 21_000, reported=21_000)
     assert standing == Standing(safe_tokens=standing.safe_tokens)
+
+
+def test_where_the_client_stands_follows_what_the_engine_reports() -> None:
+    """A count that is too low would see every pass as a gain; usage is told after the exact figure is known."""
+    watched = Watched()
+    grown(watched)
+    for n in range(2):
+        watched.turn(summary_call(str(n)), 9_000, reported=9_000)
+        turn_id, standing = watched.prompt(compacted(str(n), 2, 3), 10_000)
+        assert standing.in_vain == 0
+        exact = watched.watch.standing(turn_id, 50_000)
+        assert (exact.in_vain, exact.loops) == (n + 1, n == 1)
+        watched.end(turn_id, reported=50_000)
+    assert watched.watch.standing(turn_id, 50_000) == Standing()
 
 
 def test_a_compaction_without_a_call() -> None:
@@ -254,7 +263,7 @@ def test_a_loop_and_what_is_done_about_it() -> None:
     grown(watched)
     assert watched.watch.compacts_at(ME) is None
     first, second = in_vain(watched, 2)
-    assert (first.loops, second.loops, second.is_new) == (False, True, True)
+    assert (first.loops, second.loops) == (False, True)
     assert watched.watch.compacts_at(ME) == 50_000
     assert second.safe_tokens == 30_000  # the largest that it let pass
     assert advise(second, STOP) == Advice(tell_at_most=30_000)
@@ -270,7 +279,7 @@ def test_a_client_that_was_told_less_and_stops_is_told_less_until_it_helps() -> 
     assert watched_loop.loops
     for n in range(3, 6):
         standing, _ = watched.turn(compacted("1 None", 2, n), 50_000 + n, reported=50_000 + n, told=30_000)
-        assert (standing.loops, standing.is_new) == (True, False)
+        assert standing.loops
     watched.turn(summary_call("last"), 9_000, reported=9_000)
     _, shown = watched.turn(compacted("short", 4, 6), 20_000, reported=20_000)
     assert shown is not None
@@ -296,8 +305,9 @@ def test_each_reaction_halves_the_figure_until_it_is_clear_that_the_client_does_
         watched.turn(summary_call(str(n)), 9_000, reported=9_000)
         turn_id, standing = watched.prompt(compacted(str(n), 2, 3), 50_000)
         told.append(advise(standing, STOP).tell_at_most)
-        watched.end(turn_id, reported=50_000, told=told[-1])
-        assert standing.is_new == (n in (1, 1 + REACTIONS))
+        shown = watched.end(turn_id, reported=50_000, told=told[-1])
+        assert shown is not None
+        assert shown.news is {1: News.LOOP, 1 + REACTIONS: News.DEAF}.get(n)
         assert standing.is_deaf == (n > REACTIONS)
     assert told == [None, 30_000, 15_000, 7_500, None, None, None]
 

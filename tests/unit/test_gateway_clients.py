@@ -168,8 +168,8 @@ def test_told_only(mode: CompressionMode) -> None:
 
 def test_stopped_by_usage() -> None:
     gateway = begun(client_loops=ClientLoops.STOP)
-    (first, _), (second, seen) = gateway.compacts_in_vain(2)
-    assert first.usage is None
+    (_, first_seen), (second, seen) = gateway.compacts_in_vain(2)
+    assert first_seen == {"prompt_tokens": 50_000, "completion_tokens": 5, "total_tokens": 50_005}
     assert second.advice.compress_below is None
     assert seen == {
         "prompt_tokens": 30_000,
@@ -204,9 +204,9 @@ def test_a_stream_without_usage_tells_nothing() -> None:
     """And so teaches nothing of what the client goes by."""
     gateway = Gateway(client_loops=ClientLoops.STOP)
     gateway.turn([SYSTEM, TASK], 50_000, stream=True)
-    last, _ = gateway.compacts_in_vain(3, stream=True)[-1]
-    assert last.usage is None
+    last, seen = gateway.compacts_in_vain(3, stream=True)[-1]
     assert last.advice.tell_at_most is None
+    assert seen["prompt_tokens"] == 50_000
 
 
 def test_figures_of_another_prompt_do_not_measure_the_clients() -> None:

@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.wire.told_usage import told_usage
+from governor.wire import told_usage as wire
 
 CHUNK = (
     b'{"id": "c1" , "choices":[], "usage" : {"prompt_tokens": 60000,"completion_tokens":7, "total_tokens":60007,'
     b' "prompt_tokens_details":{"cached_tokens":59000, "audio_tokens":0}},"x":1.50,"y":"\\u00e9"}'
 )
+
+
+def told_usage(data: bytes, most_tokens: int | None) -> bytes:
+    return wire.told_usage(data, lambda _: most_tokens)
 
 
 def usage_of(data: bytes) -> Any:
@@ -33,8 +37,8 @@ def test_what_was_cached_is_kept_where_it_is_less() -> None:
     assert usage_of(told_usage(CHUNK, 59_500))["prompt_tokens_details"]["cached_tokens"] == 59_000
 
 
-@pytest.mark.parametrize("most_tokens", [60_000, 60_001, 10**9])
-def test_a_figure_that_is_low_enough_is_told_as_it_is(most_tokens: int) -> None:
+@pytest.mark.parametrize("most_tokens", [60_000, 60_001, 10**9, None])
+def test_a_figure_that_is_low_enough_is_told_as_it_is(most_tokens: int | None) -> None:
     assert told_usage(CHUNK, most_tokens) is CHUNK
 
 
