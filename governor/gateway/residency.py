@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from governor.canary_note import CanaryReader
 from governor.clock import Clock
 from governor.errors import UpstreamError
@@ -167,7 +169,8 @@ class Residency:
             self._asked_at = self._clock.monotonic()
             page_tokens = self.blocks.knowledge.page_tokens
             try:
-                self.ledger.capacities = await feed.learn(self.blocks)
+                self.ledger.capacities = capacities = await feed.learn(self.blocks)
+                self.index.rules = replace(self.index.rules, l3_behind_l2=capacities[Tier.L2].tokens != 0)
                 if page_tokens is not None and not self.ledger.sizes.is_known:
                     self.ledger.sizes = await feed.sizes(page_tokens) or Sizes()
             except UpstreamError as error:

@@ -24,6 +24,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     l3_least_tokens: int = 256
     """A shorter span is not asked of L3 (``prefetch_threshold``)."""
+    l3_behind_l2: bool = True
+    """L3 is read into L2, behind what has a copy there; else into L1 (``buffer_only``)."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +84,7 @@ def predict(
     device = _last(here[:on_device], L1_STATE) if needs_state else on_device
     host = _count(here[device:best], L2_KV)
     least_pages = max(1, -(-rules.l3_least_tokens // page_tokens))
-    asks_l3 = len(here) - best >= least_pages and (best == 0 or bool(here[best - 1] & L2_KV))
+    asks_l3 = len(here) - best >= least_pages and _is_anchor(here, best, rules)
     disk = _found_in_l3(here, best, needs_state) if asks_l3 and known.l3 else 0
     disk = disk if disk >= least_pages else 0
     usable = device + host + disk
@@ -119,6 +121,11 @@ def _why_unknown(known: Knowledge) -> str | None:
     if known.has_states and not known.states:
         return "where states are is not known: the plugin does not answer"
     return None
+
+
+def _is_anchor(here: bytes, best: int, rules: Rules) -> bool:
+    """Whether L3 can be read behind it."""
+    return best == 0 or not rules.l3_behind_l2 or bool(here[best - 1] & L2_KV)
 
 
 def _found_in_l3(here: bytes, start: int, needs_state: bool) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from governor.gateway.sglang_cache import CachePlaces, SglangCache
+from serve.twin.tiers_model import HostMode
 from tests.harness import governed
 from tests.residing import AGENTS, POLICIES, MixedRun, is_known_well, until_known, until_ready
 from tests.twin_server import Running, small_machine, twin_server
@@ -27,8 +28,9 @@ def folder() -> Iterator[Path]:
 class Engine:
     """A twin that can be started anew, on the same L3."""
 
-    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+    def __init__(self, folder: Path, stack: AsyncExitStack, host_mode: HostMode) -> None:
         self._folder = folder
+        self._host_mode = host_mode
         self._stack = stack
         self._running = AsyncExitStack()
         self.twin: Running
@@ -38,7 +40,7 @@ class Engine:
         after = self.twin.server if self.port else None
         self.twin = await self._running.enter_async_context(
             twin_server(
-                small_machine(),
+                small_machine(tiers={"host_mode": self._host_mode}),
                 speed=SPEED,
                 after=after,
                 port=self.port,
@@ -71,9 +73,10 @@ class Engine:
         return found
 
 
-async def test_what_turns_are_served_was_known(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("host_mode", HostMode)
+async def test_what_turns_are_served_was_known(host_mode: HostMode, folder: Path, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        engine = Engine(folder, stack)
+        engine = Engine(folder, stack, host_mode)
         await engine.start()
         stack.push_async_callback(engine.stop)
         gateway = await stack.enter_async_context(
@@ -91,7 +94,7 @@ async def test_what_turns_are_served_was_known(folder: Path, tmp_path: Path) -> 
             await until_known(gateway)
 
         run = MixedRun(gateway, engine.twin.url, restart, body())
-        figures = await run.play(alone=48, at_once=32, settle_s=0.3)
+        figures = await run.play(alone=48, at_once=24, settle_s=0.3)
         print("\n".join(run.told))
         assert is_known_well(figures), "\n".join(run.told)
         await gateway.assert_idle()

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from governor.residency import blocks as bits
 from governor.residency.blocks import Blocks, Tier
@@ -127,8 +128,9 @@ def test_l3_goes_on_behind_l2_only_where_that_has_a_copy() -> None:
     blocks.on_stored(Tier.L1, CHAIN[:4], PAGE)
     blocks.on_state(CHAIN[3], [Tier.L1])
     assert split(found(blocks)) == (4, 0, 0, 6, 0)
+    without_l2 = predict(blocks.places(CHAIN), 640, blocks.knowledge, replace(RULES, l3_behind_l2=False))
     blocks.on_stored(Tier.L2, CHAIN[:4], PAGE)
-    assert split(found(blocks)) == (4, 0, 6, 0, 0)
+    assert split(found(blocks)) == split(without_l2) == (4, 0, 6, 0, 0)
 
 
 def test_what_l2_has_is_its_own_though_the_state_behind_it_is_l3_s() -> None:
