@@ -181,7 +181,7 @@ class Governor:
         self._holds = holds or HoldBook()
         actions = Actions(
             token=admin_token,
-            agents=lambda: set(self._agent_names()),
+            agents=self._agent_names,
             book=self.book,
             admission=self.admission,
             holds=self._holds,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from starlette.requests import Request
@@ -43,6 +43,7 @@ from governor.policy.model import CompressionMode
 from governor.schedule.loop import Admission
 from governor.settings import Secret
 from governor.types import AgentName, TurnId
+from governor.visible import visible
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,9 @@ _FIELD = re.compile(r"(?:field|at) `(?:\$\.)?([A-Za-z_]+)")
 """That msgspec names."""
 _CANCELLED = "The owner has cancelled this turn."
 
-AgentsCallback = Callable[[], set[AgentName]]
+_LONGEST_SHOWN = 80
+
+AgentsCallback = Callable[[], Collection[AgentName]]
 
 
 class Actions:
@@ -111,11 +114,15 @@ class Actions:
 
     def _tell(self, act: Act, who: str, outcome: str, detail: str) -> None:
         """All who follow, and the log."""
-        target, detail = self._book.noted(act.target), self._book.noted(detail)
+        target, detail = self._shown(act.target), self._book.noted(detail)
         log.info("%s: %s %s: %s: %s", who, act.name, target, outcome, detail)
         at = self._book.clock.wall()
         event = OwnerActed(at=at, who=who, action=act.name, target=target, outcome=outcome, detail=detail)
         self._book.events.publish(event)
+
+    def _shown(self, name: str) -> str:
+        """Cut after secrets have been taken out, since half of one would not be found."""
+        return visible(self._book.noted(name), _LONGEST_SHOWN)
 
     async def _do(self, act: Act, who: str) -> Acted:
         match act:
@@ -169,7 +176,8 @@ class Actions:
 
     def _agent(self, name: str) -> AgentName:
         if name not in self._agents():
-            raise NotFound(f"There is no agent {name[:80]!r}; 'governor agent list' shows them.", param="agent")
+            message = f"There is no agent '{self._shown(name)}'; 'governor agent list' shows them."
+            raise NotFound(message, param="agent")
         return AgentName(name)
 
     # Turns
@@ -203,9 +211,8 @@ class Actions:
         return turn
 
     def _not_open(self, turn_id: str) -> NotFound:
-        name = self._book.noted(turn_id[:80])
-        message = f"Turn {name} is not open: it has ended, or never was. 'governor explain' tells how a turn ended."
-        return NotFound(message, param="turn")
+        told = "it has ended, or never was. 'governor explain' tells how a turn ended."
+        return NotFound(f"Turn {self._shown(turn_id)} is not open: {told}", param="turn")
 
 
 def _with_doubt(detail: str, then: str, forgotten: str | None) -> str:

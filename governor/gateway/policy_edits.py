@@ -43,7 +43,8 @@ class PolicyEdits:
             changed, resolved = await asyncio.to_thread(self._write, agent, key, value)
         except ConfigError as error:
             raise BadRequest(str(error), param="value" if _is_key(key) else "key") from error
-        await self.reload()
+        # Only this one: another may just be half saved, which can be good TOML with limits missing.
+        await self._policies.look(self._on_change, lambda name: name == agent)
         after, source = _value_at(resolved.policy, key), resolved.sources.get(key)
         if not changed:
             return False, f"{key} of {agent} is {after} already"
@@ -51,14 +52,14 @@ class PolicyEdits:
         return True, f"{key} of {agent} is {after}{at} (was {before})"
 
     async def reload(self) -> tuple[bool, str]:
-        """Read all files now. Whether anything has changed, and whose files cannot be used."""
+        """Read all files now, quiet or not. Whether anything has changed, and whose files cannot be used."""
         changes: list[str] = []
 
         def on_change(agent: str, problem: ConfigError | None) -> None:
             changes.append(agent)
             self._on_change(agent, problem)
 
-        await self._policies.look(on_change, at_once=True)
+        await self._policies.look(on_change, lambda _: True)
         said = f"changed: {', '.join(sorted(changes))}" if changes else "nothing has changed"
         problems = "; ".join(str(problem) for problem in self._policies.problems().values())
         return bool(changes), f"{said}; not usable: {problems}" if problems else said

@@ -43,7 +43,14 @@ GONE = (
 Observer = Callable[[str, ConfigError | None], None]
 """Told of an agent whose policy or problem has changed, with the problem it has now."""
 
+Choice = Callable[[str], bool]
+"""Of agents' names."""
+
 _log = logging.getLogger(__name__)
+
+
+def _none(name: str) -> bool:
+    return False
 
 
 def shipped_folder() -> Path:
@@ -149,9 +156,9 @@ class PolicyStore:
         """Files that cannot be used as they are, by agent. The last good policy of each still holds."""
         return self._loaded().problems
 
-    def poll(self, *, at_once: bool = False) -> list[tuple[str, ConfigError | None]]:
-        """Look at the folder once and read what has changed and is quiet; ``at_once``: everything, and what is not
-        quiet again when it is. Blocks on the disk. Returns the agents whose
+    def poll(self, at_once: Choice = _none) -> list[tuple[str, ConfigError | None]]:
+        """Look at the folder once and read what has changed and is quiet. ``at_once``: whose file is read anyhow, and
+        again when it is quiet. Blocks on the disk. Returns the agents whose
         policy or problem is another than before, with the problem they have now; never raises for a bad file."""
         before = self._loaded()
         now = self._clock.monotonic()
@@ -163,7 +170,7 @@ class PolicyStore:
         looked_at: list[str] = []
         for name, seen in list(self._watched.items()):
             is_due = _is_due(seen, signature(self._path(name)), now)
-            if not is_due and not at_once:
+            if not is_due and not at_once(name):
                 continue
             looked_at.append(name)
             problems.pop(name, None)
@@ -185,10 +192,10 @@ class PolicyStore:
             or str(before.problems.get(name)) != str(problems.get(name))
         ]
 
-    async def look(self, on_change: Observer, *, at_once: bool = False) -> None:
-        """Poll in a thread; ``on_change`` is called in this task. Several may look, one after the other."""
+    async def look(self, on_change: Observer, at_once: Choice = _none) -> None:
+        """:meth:`poll` in a thread; ``on_change`` is called in this task. Several may look, one after the other."""
         async with self._looking:
-            changes = await asyncio.to_thread(self.poll, at_once=at_once)
+            changes = await asyncio.to_thread(self.poll, at_once)
         for agent, problem in changes:
             on_change(agent, problem)
 

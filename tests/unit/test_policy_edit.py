@@ -10,7 +10,7 @@ import pytest
 from governor.errors import ConfigError
 from governor.policy.edit import Value, set_key, starter, unset_key, value_of
 from governor.policy.loader import load_shipped, shipped_folder
-from governor.policy.resolve import parse, resolve_agent
+from governor.policy.resolve import Resolved, parse, resolve_agent
 
 SHIPPED = load_shipped(shipped_folder())
 
@@ -142,3 +142,15 @@ def test_editors_take_turns(file: Path) -> None:
 )
 def test_what_a_person_types(text: str, value: Value) -> None:
     assert value_of(text) == value
+
+
+def test_a_last_check_comes_before_the_file_is_written(file: Path) -> None:
+    def too_much(resolved: Resolved) -> None:
+        if resolved.policy.share.floor_tokens > 10:
+            raise ConfigError("is more than there is", file=str(file), key="share.floor_tokens")
+
+    assert set_key(file, "share.floor_tokens", 10, SHIPPED, too_much).policy.share.floor_tokens == 10
+    before = file.read_text()
+    with pytest.raises(ConfigError, match="is more than there is"):
+        set_key(file, "share.floor_tokens", 11, SHIPPED, too_much)
+    assert file.read_text() == before

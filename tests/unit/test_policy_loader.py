@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -267,3 +268,33 @@ def test_a_request_keeps_the_policy_it_began_with(bench: Bench) -> None:
     bench.settle()
     assert began_with.policy.output.final == 1000
     assert bench.final == 10
+
+
+def test_whose_file_is_read_at_once_and_whose_is_not(bench: Bench) -> None:
+    other = bench.folder / "other.toml"
+    other.write_text("# caps\n")
+    bench.settle()
+    bench.file.write_text("output.final = 2000\n")
+    other.write_text("output.final = 7000\n")
+    assert bench.store.poll(lambda name: name == OLLIE) == [("ollie", None)]
+    assert bench.final == 2000
+    assert bench.store.policy_for(AgentName("other")).policy.output.final != 7000, "it may be half a save"
+    assert bench.settle() == [("other", None)]
+    assert bench.store.poll(lambda _: True) == []
+
+
+def test_what_was_read_at_once_is_read_again_when_it_is_quiet(bench: Bench) -> None:
+    bench.file.write_text("output.tool_step = 500\n")
+    assert bench.store.poll(lambda _: True) == [("ollie", None)]
+    with bench.file.open("a") as stream:
+        stream.write("output.final = 3000\n")
+    assert bench.settle() == [("ollie", None)]
+    assert bench.final == 3000
+
+
+async def test_lookers_take_turns(bench: Bench) -> None:
+    bench.file.write_text("output.final = 2000\n")
+    told: Changes = []
+    looks = [bench.store.look(lambda agent, why: told.append((agent, why)), lambda _: True) for _ in range(5)]
+    await asyncio.gather(*looks)
+    assert told == [("ollie", None)]
