@@ -268,8 +268,12 @@ def test_a_held_turn_that_is_not_waited_for_leaves_nothing() -> None:
 
 
 def test_a_sliced_turn_lets_those_go_first_that_wait() -> None:
-    """Also one that would go before them: its agent has had nothing lately."""
+    """Also one that would go before them: its agent has had nothing lately, and theirs much."""
     table = Table(slots=1)
+    table.arrive("x", agent="bob", waiting_s=900.0)
+    table.at(100.0)
+    table.end("x")
+    table.effects.granted.clear()
     table.arrive("a")
     for name in "bc":
         table.arrive(name, agent="bob")
@@ -279,11 +283,23 @@ def test_a_sliced_turn_lets_those_go_first_that_wait() -> None:
     table.stop("a")
     assert table.granted == "ab"
     table.arrive("d", agent="dora")
-    assert table.reason("a") in ("all 1 engine slots are taken", "the owner lets others go first")
-    table.end("b")
-    assert table.granted == "abc"
-    table.end("c")
-    assert table.granted == "abca", "dora came after it"
+    for ended, then in (("b", "abd"), ("d", "abdc"), ("c", "abdca")):
+        table.end(ended)
+        assert table.granted == then
+
+
+def test_why_a_sliced_turn_waits_is_told() -> None:
+    table = Table(tokens=1000)
+    table.arrive("a", tokens=100)
+    table.arrive("x", agent="carol", tokens=500, slices=False)
+    table.arrive("b", agent="bob", tokens=450)
+    table.post(SliceAsked(TurnId("a"), "x"))
+    table.stop("a")
+    assert table.granted == "axb"
+    table.arrive("c", agent="dora", tokens=900)
+    table.post(SliceAsked(TurnId("b"), "x"))
+    table.stop("b")
+    assert table.reason("b") == "the owner lets others go first"
 
 
 def test_a_sliced_turn_goes_on_at_once_when_nobody_waits() -> None:
@@ -305,6 +321,17 @@ def test_a_sliced_turn_goes_on_in_the_same_moment_as_the_last_it_lets_pass() -> 
     table.arrive("c", agent="bob", concurrency=1)
     table.stop("a")
     assert table.granted == "axba", "who is at its own limit lets it pass"
+
+
+def test_a_sliced_turn_is_let_in_together_with_those_it_lets_pass() -> None:
+    table = Table(slots=1)
+    table.arrive("a")
+    table.arrive("b", agent="bob")
+    table.post(SliceAsked(TurnId("a"), "x"))
+    table.post(EngineChanged(EngineMode.COMING, pauses=True))
+    table.stop("a")
+    table.post(EngineChanged(EngineMode.READY, 2, pauses=True))
+    assert table.granted == "aba"
 
 
 @pytest.mark.parametrize("held", [True, False])
