@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from governor.compress.client_model import Advice, ClientOutcome, ClientPass, News, Standing, advise
+from governor.compress.client_model import Advice, ClientOutcome, ClientPass, News, Standing, advise, limits_for
 from governor.compress.clients import REACTIONS, WatchLimits
+from governor.compress.limits import limits_of
 from governor.compress.thresholds import Threshold
 from governor.policy.model import ClientLoops, CompressionMode, CompressionPolicy
 from governor.types import AgentName, TurnKind
@@ -310,6 +311,15 @@ def test_each_reaction_halves_the_figure_until_it_is_clear_that_the_client_does_
         assert shown.news is {1: News.LOOP, 1 + REACTIONS: News.DEAF}.get(n)
         assert standing.is_deaf == (n > REACTIONS)
     assert told == [None, 30_000, 15_000, 7_500, None, None, None]
+
+
+def test_limits_that_end_a_loop_leave_room_to_grow_again() -> None:
+    limits = limits_of(CompressionPolicy(trigger=0.8, target=0.4, gain=0.1), 10_000)
+    assert limits_for(Advice(), limits) is limits
+    assert limits_for(Advice(compress_below=8_000), limits) is limits
+    lowered = limits_for(Advice(compress_below=6_000), limits)
+    assert (lowered.trigger_tokens, lowered.target_tokens, lowered.gain_tokens) == (6_000, 3_000, 750)
+    assert limits_for(Advice(compress_below=1), limits).target_tokens == 1
 
 
 def learnt(*, let_pass: tuple[int, ...] = (), followed: tuple[int, ...] = (), then: tuple[int, ...] = ()) -> Threshold:
