@@ -6,17 +6,27 @@ The variant with a summariser of a smaller window belongs to the summary call.
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.histories import asks, call, log, message, result, seeded
+from governor.compress.clients import REACTIONS
 from governor.compress.limits import limits_of
 from governor.compress.plan import Plan
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
-from governor.policy.model import CompressionPolicy
+from governor.policy.model import ClientLoops, CompressionPolicy
+from governor.types import AgentName
+from serve.scripted import Knobs, ScriptedEngine
+from tests.client_gate import Gate
 from tests.compressing import FIXED_TOKENS, check, shorten, size_of
+from tests.harness import governed
+from tests.tool_loop import ToolLoop
+from tests.misbehaving import Client, Traits, Way
 
 TURNS = 20
+WINDOW = 32_768
 POLICY = CompressionPolicy()
 
 
@@ -78,3 +88,43 @@ def test_W24_what_cannot_be_reached_is_tried_twice_not_twenty_times() -> None:
             _, record = judge(record, Attempt(before_digest=digest, before_tokens=tokens), limits)
     assert attempts == 2
     assert permit is Permit.STOPPED
+
+
+async def test_a_tool_loop_that_refills_at_once_at_the_gateway(tmp_path: Path) -> None:
+    """Forty turns whose results fill the window again after each cut: each cut is worth it, and the prefix changes on
+    the turns that cut, and on no other."""
+    knobs = Knobs(model="m", window_tokens=WINDOW)
+    policy = '[compression]\nmode = "enforce"\nstages = ["superseded", "trim", "stub", "drop"]\n'
+    async with (
+        ScriptedEngine(knobs=knobs) as engine,
+        governed(engine.url, tmp_path, policies={"alice": policy}) as gateway,
+    ):
+        loop = ToolLoop(gateway, "alice", "m")
+        for _ in range(40):
+            await loop.step(lines=150)
+        ends = await gateway.ends()
+        tries = await gateway.archive.compactions(AgentName("alice"))
+    prompts = [msgspec.json.decode(hit.body)["messages"] for hit in engine.hits]
+    cuts = [index for index, end in enumerate(ends) if any(edit.startswith("compressed: ") for edit in end.edits)]
+    assert 3 <= len(cuts) <= 15
+    assert [each.outcome for each in tries] == ["accepted"] * len(cuts)
+    for each in tries:
+        assert (each.before_tokens or 0) - (each.after_tokens or 0) >= WINDOW * 0.1
+        assert (each.after_tokens or 0) <= WINDOW * 0.5
+    for index, (before, now) in enumerate(pairwise(prompts), start=1):
+        assert (now[: len(before)] == before) is (index not in cuts)
+    assert all((end.usage.prompt_tokens or 0) < WINDOW * 0.8 for end in ends)
+
+
+@pytest.mark.parametrize("loops", ClientLoops)
+def test_W24_a_client_whose_compactions_gain_one_message(loops: ClientLoops) -> None:
+    """It compacts before every call, unless it is stopped after two in vain and what it takes to find its threshold."""
+    gate = Gate(CompressionPolicy(client_loops=loops), window_tokens=16_000)
+    client = Client(gate, Traits(ways=(Way.GAINS_LITTLE,), threshold_tokens=1500))
+    client.play(TURNS * 2)
+    assert len(gate.found) == client.shown
+    if loops is ClientLoops.TELL:
+        assert client.longest_row > TURNS
+    else:
+        assert client.longest_row <= POLICY.attempts + REACTIONS
+    assert gate.loops_begun == 1
