@@ -22,8 +22,8 @@ from serve.scripted import Knobs, ScriptedEngine
 from tests.client_gate import Gate
 from tests.compressing import FIXED_TOKENS, check, shorten, size_of
 from tests.harness import governed
-from tests.tool_loop import ToolLoop
 from tests.misbehaving import Client, Traits, Way
+from tests.tool_loop import ToolLoop
 
 TURNS = 20
 WINDOW = 32_768
