@@ -27,6 +27,7 @@ from governor.gateway.admin import AdminPages, HealthPages, ModelPages
 from governor.gateway.answering import Answering
 from governor.gateway.app import build_app
 from governor.gateway.body import BodyLimits
+from governor.gateway.cache_metrics import CacheMetrics
 from governor.gateway.clients import Clients
 from governor.gateway.compression import Compressor
 from governor.gateway.connection import HEAD_DEADLINE_S, STALL_DEADLINE_S
@@ -141,6 +142,7 @@ class Governor:
         self.sight = EngineSight(engine, self.admission, clock)
         self.prewarmer = Prewarmer(engine, self.admission)
         self.residency = Residency(cache, clock, self.watch.set_alert, canary=canary)
+        self.metrics.registry.register(CacheMetrics(self.residency.view))
         planner = Planner(engine, self.sessions, counter)
         self.archive = archive
         self.heads = Heads(archive)

@@ -20,8 +20,8 @@ from governor.runtime import Governor, RuntimeConfig
 from governor.schedule.events import EngineMode
 from governor.settings import Home, Secret
 from governor.snapshot import Snapshot
-from governor.store.database import sqlite_url
 from governor.store.archive_model import Archive
+from governor.store.database import sqlite_url
 from governor.store.model import StoredTurn, TurnClosed
 from governor.store.query import TurnLogReader
 from governor.store.turnlog import SqlTurnLog

@@ -13,6 +13,10 @@ from tests.harness import Governed
 from tests.twin_server import WEATHER
 
 
+PATIENCE_S = 240
+"""A summary may be written first."""
+
+
 class ToolLoop:
     """Its calls and results are of its own making, whatever the model answers."""
 
@@ -30,7 +34,9 @@ class ToolLoop:
     async def ask(self, **fields: Any) -> httpx.Response:
         """Its history as it is."""
         body = {"model": self._model, "messages": self.messages, "tools": [WEATHER], "max_tokens": 16}
-        return await self._gateway.chat(self._agent, **(body | fields))
+        async with self._gateway.client(self._agent) as client:
+            client.timeout = httpx.Timeout(PATIENCE_S)
+            return await client.post("/v1/chat/completions", json=body | fields)
 
     async def step(self, lines: int = 30, **fields: Any) -> None:
         """One call of the model, and the tool call that follows."""

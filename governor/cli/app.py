@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from governor.cli import (
+    act,
     agents,
     canary,
     chat,
@@ -51,6 +52,13 @@ app.command()(explain.explain)
 app.command()(context.context)
 app.command()(compactions.compactions)
 app.command()(recall.recall)
+app.command()(act.pause)
+app.command()(act.resume)
+app.command()(act.cancel)
+app.command("slice")(act.slice_turn)
+app.command()(act.compact)
+app.command("set")(act.set_value)
+app.command()(act.reload)
 app.command()(plan.plan)
 app.command()(doctor.doctor)
 app.command()(canary.canary)

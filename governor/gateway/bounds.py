@@ -153,7 +153,7 @@ class LoopGuard:
         return self._bounds.loop is not None
 
     async def usage_after(self, chunks: AsyncIterator[bytes], splitter: SseSplitter) -> bytes:
-        """End the generation. Returns the event that tells its usage, as the engine wrote it; empty if none comes."""
+        """End the generation. Returns the data of the event that tells its usage; empty if none comes."""
         if self._bounds.loop is not None:
             self._note(self._bounds.loop.flag)
         if self._abort is None:
@@ -165,7 +165,7 @@ class LoopGuard:
                 async for chunk in chunks:
                     for event in splitter.feed(chunk):
                         if event.data is not None and late.on_data(event.data) is Seen.USAGE_ONLY:
-                            told = event.raw
+                            told = event.data
         answer = self.reader.answer
         answer.usage = merged(answer.usage, late.answer.usage)
         return told

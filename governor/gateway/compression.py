@@ -12,7 +12,7 @@ import msgspec
 
 from governor import events
 from governor.clock import Clock
-from governor.compress.client_model import Advice
+from governor.compress.client_model import Advice, limits_for
 from governor.compress.heads import chain_of, next_covered
 from governor.compress.limits import Limits, limits_of
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
@@ -79,7 +79,8 @@ class Compressor:
         count = now.estimate or await self._planner.count(now.prompt, now.located)
         now = msgspec.structs.replace(now, estimate=count)
         asked_for = self._requested.take(turn.agent)
-        limits = _limits(limits_of(wanted, window), count, advice, asked_for=asked_for)
+        own = limits_of(wanted, window)
+        limits = _limits(own, count, advice, asked_for=asked_for)
         session = self._session(turn, now)
         session.record = on_prompt(session.record, count.upper, limits)
         session.told = session.told and session.record.misses > 0
@@ -99,7 +100,16 @@ class Compressor:
         if permit is not Permit.TRY and not asked_for:
             return now
         cap, _ = wanted_cap(policy, turn_kind(now.request), now.request.requested_cap)
-        case = Case(turn=turn, now=now, count=count, policy=policy, limits=limits, window_tokens=window, cap_tokens=cap)
+        case = Case(
+            turn=turn,
+            now=now,
+            count=count,
+            policy=policy,
+            limits=limits,
+            is_due=count.tokens >= own.trigger_tokens,
+            window_tokens=window,
+            cap_tokens=cap,
+        )
         return await self._tried(sent, case, digest, session)
 
     async def _tried(self, sent: Shaped, case: Case, digest: bytes, session: _Session) -> Shaped:
@@ -127,7 +137,7 @@ class Compressor:
             return self._accepted(turn, sent, now, drafted, compaction)
         self._tell(turn, compaction)
         exhausted = session.record.misses >= policy.compression.attempts
-        if exhausted and policy.compression.exhausted is Exhausted.OVERFLOW and not session.told:
+        if exhausted and case.is_due and policy.compression.exhausted is Exhausted.OVERFLOW and not session.told:
             session.told = True
             raise ContextOverflow(
                 prompt_tokens=count.tokens,
@@ -232,11 +242,8 @@ class Compressor:
 def _limits(limits: Limits, count: TokenCount, advice: Advice, *, asked_for: bool) -> Limits:
     """Those of the policy, or lower ones: under what a client compacts at, or half of a prompt that the owner wants
     shorter."""
-    if asked_for:
-        target = min(limits.target_tokens, max(1, count.tokens // 2))
-    elif advice.compress_below is not None and advice.compress_below <= count.upper:
-        target = min(limits.target_tokens, max(1, advice.compress_below - 1))
-    else:
-        return limits
+    if not asked_for:
+        return limits_for(advice, limits)
+    target = min(limits.target_tokens, max(1, count.tokens // 2))
     gain = max(1, min(limits.gain_tokens, count.tokens - target))
     return msgspec.structs.replace(limits, trigger_tokens=1, target_tokens=target, gain_tokens=gain)

@@ -64,6 +64,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt as it is."""
     policy: Policy
     limits: Limits
+    is_due: bool
+    """By the policy's own trigger; ``False``: somebody else wants it shorter."""
     window_tokens: int
     cap_tokens: int
     """What the answer may have."""
@@ -103,7 +105,7 @@ class Drafting:
             over = (drafted.after_tokens or 0) - case.limits.target_tokens
             if drafted.shaped is None or over <= 0:
                 break
-            aim = msgspec.structs.replace(aim, target_tokens=max(1, aim.target_tokens - over))
+            aim = msgspec.structs.replace(aim, target_tokens=max(1, made.after_tokens - over))
         if postpones and (drafted.shaped is None or over > 0):
             return None
         if written.summary is not None:

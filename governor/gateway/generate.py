@@ -21,7 +21,7 @@ from governor.errors import GovernorError, InternalError, UpstreamUnavailable
 from governor.gateway.answering import Answering, Planned
 from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
-from governor.gateway.clients import Clients, UsageTold
+from governor.gateway.clients import Clients, Watching
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.history import Ask, History
 from governor.gateway.http import Receive, Scope, Send, headers_of
@@ -160,14 +160,14 @@ class GenerateRoute:
             sent = Shaped(request=as_sent, prompt=prompt, located=turn.located, estimate=counted)
             shaped = await s.shaping.shaped(turn, sent, watching.advice, card, policy)
             watching.is_as_sent = shaped.request is as_sent
-            await self._shaped(turn, reply, shaped, watching.usage, card, policy, headers)
+            await self._shaped(turn, reply, shaped, watching, card, policy, headers)
 
     async def _shaped(
         self,
         turn: Turn,
         reply: Reply,
         shaped: Shaped,
-        usage_told: UsageTold | None,
+        watching: Watching,
         card: ModelCard,
         policy: Policy,
         headers: Mapping[str, str],
@@ -189,10 +189,11 @@ class GenerateRoute:
         _announce(reply, plan)
         call = self._call(turn, plan.edits.body, headers)
         if restored is not None and s.engine.continuation is not None:
+            watching.is_as_sent = False
             turn.edits = (*turn.edits, restored.edit)
             call = restored.applied(s.engine.continuation, call)
         planned = Planned(
-            request=request, plan=plan, policy=policy, located=located, call=call, ask=ask, usage_told=usage_told
+            request=request, plan=plan, policy=policy, located=located, call=call, ask=ask, usage_told=watching.usage
         )
         try:
             await s.answering.run(turn, reply, planned)

@@ -204,7 +204,8 @@ class Relay:
         usage = await guard.usage_after(chunks, splitter)
         done = b"[DONE]"
         self._reader.on_data(done)
-        await self._reply.write((b"" if self._strip_usage else usage) + sse.encode(done))
+        told = b"" if self._strip_usage or not usage else sse.encode(self._usage_told(usage))
+        await self._reply.write(told + sse.encode(done))
         await self._reply.finish()
 
     async def _drain(self, chunks: AsyncIterator[bytes]) -> None:

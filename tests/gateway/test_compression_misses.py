@@ -1,4 +1,4 @@
-"""What becomes of a history that cannot be made shorter: a bounded number of tries, one true error, then its own way."""
+"""What becomes of a history that cannot be made shorter: bounded tries, one true error, then its own way."""
 
 from __future__ import annotations
 
