@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from governor.gateway.sglang_cache import CachePlaces, SglangCache
+from governor.settings import Home
 from serve.twin.tiers_model import HostMode
 from tests.harness import governed
 from tests.residing import AGENTS, POLICIES, MixedRun, is_known_well, until_known, until_ready
 from tests.twin_server import Running, small_machine, twin_server
+from tests.up import up
 
 SPEED = 40.0
 
@@ -102,3 +105,29 @@ async def test_what_turns_are_served_was_known(host_mode: HostMode, folder: Path
 
 def body() -> dict[str, Any]:
     return {"temperature": 0, "chat_template_kwargs": {"enable_thinking": False}}
+
+
+async def test_the_owner_sees_it(tmp_path: Path) -> None:
+    """``governor up`` on the twin: sockets, feeds and the state, as on SGLang."""
+    words = "the quick brown fox jumps over the lazy dog " * 300
+    async with up(Home(tmp_path / "h"), "--profile", "twin:rx7900xtx-tp2", "--speed", "300") as governor:
+        await governor.wait_for_mode("ready")
+        async with governor.client() as client:
+            model = (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": words}]
+        for _ in range(2):
+            answer = await governor.chat(model=model, messages=messages, max_tokens=50)
+            said = answer.raise_for_status().json()["choices"][0]["message"]
+            messages += [said, {"role": "user", "content": "go on"}]
+            await asyncio.sleep(1.0)  # the first turn may come before anybody listens, and is not predicted then
+        seen = (await governor.state()).cache
+    (context,) = seen.contexts
+    assert context.agent == "owner"
+    assert 0 < context.context_tokens - (context.l1_tokens or 0) <= 128
+    assert (context.l2_tokens, context.l3_tokens, context.unknown_tokens) == (0, 0, 0)
+    l1, l2, _ = seen.tiers
+    assert (l1.capacity_tokens, l1.state_slots) == (231_872, 72)
+    assert [holder.agent for holder in l1.holders] == ["owner"]
+    assert l1.served_tokens
+    assert l2.served_tokens == 0
+    assert seen.predicted.within_page == seen.predicted.turns >= 1

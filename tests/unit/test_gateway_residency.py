@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from governor.clock import SystemClock
 from governor.errors import UpstreamUnavailable
+from governor.gateway.cache_metrics import CacheMetrics
 from governor.gateway.residency import NOT_TOLD, Residency
 from governor.residency.blocks import Blocks, Tier
 from governor.residency.ledger import Sizes, Totals
 from governor.residency.names import page_numbers
-from governor.snapshot import HolderView
+from governor.snapshot import CacheView, HolderView
 from governor.tokens.chain import Located, SessionIndex
 from governor.types import AgentName, Usage
 from serve.engine import TokenIds
@@ -99,6 +102,14 @@ async def turn(residency: Residency, agent: AgentName, usage: Usage, *pieces: To
     await residency.settled()
 
 
+def told(view: CacheView) -> dict[str, float]:
+    """The page of metrics."""
+    registry = CollectorRegistry()
+    registry.register(CacheMetrics(lambda: view))
+    lines = generate_latest(registry).decode().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
 async def test_an_engine_that_tells_nothing_has_unknown_tiers() -> None:
     async with running(None) as residency:
         residency.on_engine_ready(["m"])
@@ -111,6 +122,9 @@ async def test_an_engine_that_tells_nothing_has_unknown_tiers() -> None:
     assert {tier.held_tokens for tier in view.tiers} == {tier.written_tokens for tier in view.tiers} == {None}
     assert [tier.served_tokens for tier in view.tiers] == [64, 0, 0]
     assert (view.predicted.turns, view.predicted.unknown) == (0, 1)
+    page = told(view)
+    assert [name for name in page if "held" in name or "written" in name or "agent_tokens" in name] == []
+    assert page['governor_cache_predictions_total{of="tokens",outcome="unknown"}'] == 1
 
 
 async def test_turns_are_held_against_what_was_known_at_their_grant() -> None:
@@ -131,6 +145,10 @@ async def test_turns_are_held_against_what_was_known_at_their_grant() -> None:
     assert (ann.context_tokens, ann.l1_tokens, ann.missing_tokens) == (741, 640, 101)
     assert ben.shared_tokens == ann.shared_tokens == 640
     assert view.tiers[0].holders == (HolderView(agent=None, tokens=640),)
+    page = told(view)
+    assert page['governor_cache_agent_tokens{agent="(shared)",tier="L1"}'] == 640
+    assert page['governor_cache_served_tokens_total{tier="L1"}'] == 320
+    assert page['governor_cache_predictions_total{of="tokens",outcome="wrong"}'] == 1
     assert (view.tiers[0].capacity_tokens, view.tiers[0].state_slots, view.unknown) == (8192, 32, None)
     assert not residency.blocks._marks
 
