@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 NOT_TOLD = "the engine tells nothing of its cache"
 _NO_IDS = "the engine did not tell the tokens of its last turn"
+_OTHER_NAMES = "the engine's pages have other names than these tokens"
+"""``cache_salt`` or ``extra_key`` in a request, an adapter, pages of token pairs (speculation)."""
 _SLICE_TOKENS = 8_192
 """Named at once; a millisecond."""
 _ASK_AGAIN_S = 30.0
@@ -184,7 +186,7 @@ class Residency:
         self.ledger.on_served(usage)
         if turn.ids is None or page_tokens is None:
             if turn.has_ended_well:
-                self._on_unfollowed(turn)
+                self._on_unfollowed(turn, NOT_TOLD if turn.ids is not None or self._feed is None else _NO_IDS)
             return
         names = PageNames(page_tokens)
         try:
@@ -192,7 +194,7 @@ class Residency:
                 names.extend(turn.ids[start : start + _SLICE_TOKENS])
                 await asyncio.sleep(0)
         except OverflowError:  # stand-ins for pictures
-            self._on_unfollowed(turn)
+            self._on_unfollowed(turn, _OTHER_NAMES)
             return
         predicted = predicted_at(turn.mark, self.blocks, names.pages, turn.prompt_tokens, self.index.rules)
         if usage.cached_tokens is not None:
@@ -201,18 +203,29 @@ class Residency:
         pages = names.pages[: max(0, len(turn.ids) - 1) // page_tokens]
         if turn.has_ended_well:
             self.blocks.on_computed(pages)
-        self.index.on_answered(turn.key, turn.session, pages, len(turn.ids), turn.ended_at)
+        if turn.has_ended_well and self._has_other_names(pages, usage):
+            tokens, why = len(turn.ids), _OTHER_NAMES
+            self.index.on_unfollowed(turn.key, turn.session, tokens, turn.ended_at, why)
+        else:
+            self.index.on_answered(turn.key, turn.session, pages, len(turn.ids), turn.ended_at)
         self._complain(page_tokens)
         is_known = self.ledger.sizes.is_known and self.ledger.capacities[Tier.L2].tokens is not None
         if not is_known and self._clock.monotonic() - self._asked_at > _ASK_AGAIN_S:
             self._ask_now.set()
 
-    def _on_unfollowed(self, turn: Followed) -> None:
+    def _has_other_names(self, pages: Sequence[int], usage: Usage) -> bool:
+        """A context that was just computed is nowhere, though all is told of. An answer of one token may be here before
+        what is told of it."""
+        known = self.blocks.knowledge
+        if not (known.kv and known.kv_whole) or (usage.completion_tokens or 0) < 2 or not pages:
+            return False
+        return not self.blocks.places(pages[:1])[0]
+
+    def _on_unfollowed(self, turn: Followed, why: str) -> None:
         usage = turn.usage
         if usage.cached_tokens is not None:
             self.score.note(turn.key.agent, None, usage, None)
         tokens = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
-        why = NOT_TOLD if self._feed is None else _NO_IDS
         self.index.on_unfollowed(turn.key, turn.session, tokens, turn.ended_at, why)
 
     def _complain(self, page_tokens: int) -> None:

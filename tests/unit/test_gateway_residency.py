@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from governor.clock import SystemClock
@@ -154,7 +155,8 @@ async def test_turns_are_held_against_what_was_known_at_their_grant() -> None:
 
 
 async def test_a_turn_whose_tokens_were_not_told_makes_its_context_unknown() -> None:
-    async with running(Feed()) as residency:
+    feed = Feed()
+    async with running(feed) as residency:
         await turn(residency, ANN, served(), TokenIds(PROMPT, (1,)))
         await turn(residency, ANN, served())
         (context,) = residency.view().contexts
@@ -162,6 +164,16 @@ async def test_a_turn_whose_tokens_were_not_told_makes_its_context_unknown() -> 
         await turn(residency, ANN, served(), TokenIds((1 << 40, *PROMPT), (1,)))
         (context,) = residency.view().contexts
         assert context.usable_tokens is None
+        salted = replace(served(device=576), completion_tokens=2)
+        await turn(residency, ANN, salted, TokenIds(PROMPT, (1, 2)))
+        (context,) = residency.view().contexts
+        assert (context.usable_tokens, context.why_unknown) == (
+            None,
+            "the engine's pages have other names than these tokens",
+        )
+        feed.blocks.on_stored(Tier.L1, page_numbers(PROMPT, PAGE), PAGE)
+        await turn(residency, ANN, salted, TokenIds(PROMPT, (1, 2)))
+        assert residency.view().contexts[0].l1_tokens == 640
         failed = residency.on_granted(BEN, located(BEN))
         failed.on_ended(Usage(), well=False)
     assert len(residency.index) == 1
