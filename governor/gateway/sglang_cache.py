@@ -97,8 +97,7 @@ class SglangCache:
         """What an engine that is ready says of its tiers. Raises :class:`UpstreamError`."""
         async with aclosing(SglangCanary(self._base_url, key=self._key)) as engine:
             facts = await engine.facts()
-        if facts.checkpoints is Checkpoints.ATTENTION:
-            blocks.on_model(page_tokens=facts.page_tokens, has_states=False)
+        blocks.on_model(page_tokens=facts.page_tokens, has_states=facts.checkpoints is not Checkpoints.ATTENTION)
         if facts.storage is None:
             blocks.on_l3_cleared()
         return {

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from governor.gateway.sglang_cache import CachePlaces, Lister, SglangCache
-from governor.residency.blocks import L1_KV, L2_KV, L2_STATE, L3_KV, L3_STATE, Blocks
+from governor.residency.blocks import L1_KV, L2_KV, L2_STATE, L3_KV, L3_STATE, Blocks, Tier
 from governor.residency.ledger import Sizes
 from serve.sglang_feed.events import short_hash
 from serve.sglang_plugin.engine_path.governor_sglang_plugin.channel import Channel
 from serve.twin_server.kv_events import KvPublisher
 from serve.twin_server.kv_recorder import AllBlocksCleared, BlockRemoved, BlockStored
+from tests.twin_server import small_machine, twin_server
 
 A, B, C = (letter * 64 for letter in "abc")
 SUFFIX = "_tiny-hybrid_0_2"
@@ -156,3 +157,21 @@ async def test_a_token_s_bytes_are_those_of_all_ranks_files(folder: Path) -> Non
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     channel.close()
+
+
+async def test_what_a_ready_engine_says_of_itself() -> None:
+    """Without feeds: pages, states and sizes are known, what is where is not."""
+    async with twin_server(small_machine()) as twin:
+        cache, blocks = SglangCache(twin.url, CachePlaces()), Blocks()
+        capacities = await cache.learn(blocks)
+    assert (blocks.knowledge.page_tokens, blocks.knowledge.has_states, blocks.knowledge.tells_depth) == (
+        64,
+        True,
+        False,
+    )
+    assert [capacities[tier].tokens for tier in Tier] == [8192, 16384, None]
+    assert [capacities[tier].state_slots for tier in Tier] == [32, 64, None]
+    async with twin_server(small_machine(tiers={"device_slots": 0, "host_slots": 0, "storage_tokens": 0})) as dense:
+        cache, blocks = SglangCache(dense.url, CachePlaces()), Blocks()
+        capacities = await cache.learn(blocks)
+    assert (blocks.knowledge.has_states, blocks.knowledge.l3, capacities[Tier.L3].tokens) == (False, True, 0)
