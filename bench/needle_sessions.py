@@ -52,7 +52,7 @@ class Needle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def question(self) -> str:
-        return _QUESTIONS.get(self.kind, "What is {key}? Answer with the value only.").format(key=self.key)
+        return _QUESTIONS.get(self.kind, "What is the value of {key}? Answer with the value only.").format(key=self.key)
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Writer:
     """Writes a session message by message. ``lines`` is how long a result is; a small session has
-    short texts, of which a small model can make sense."""
+    short texts: a small model repeats any prose that it has seen."""
 
     def __init__(self, lines: int, seed: int, *, is_small: bool = False) -> None:
         self.random = seeded(seed)
@@ -85,7 +85,7 @@ class _Writer:
         return made
 
     def said(self, words: int) -> str:
-        return self.random.choice(_SENTENCES) if self.is_small else prose(self.random, words)
+        return "Done." if self.is_small else prose(self.random, words)
 
     def user(self, text: str, needle: Needle | None = None) -> None:
         match needle:
@@ -159,16 +159,9 @@ _VALUES: Mapping[NeedleKind, Callable[[int], str]] = {
     NeedleKind.CAPTION: lambda n: f"{n % 9000 / 100 + 10:.2f}-GiB-{n >> 20:03x}",
     NeedleKind.THOUGHT: lambda n: f"{n:08x}-guess",
 }
-_SENTENCES = (
-    "The cache was missed because another agent needed the room.",
-    "I have looked at the log and found nothing else.",
-    "Please go on with the next step.",
-    "The tests pass, but one of them is slow.",
-)
 _QUESTIONS = {
     NeedleKind.PATH: "In which file and line is {key} defined? Answer with the file and the line only.",
-    NeedleKind.ERROR: "With which error did {key} fail? Answer with the error only.",
-    NeedleKind.FIELD: "What is the value of {key}? Answer with the value only.",
+    NeedleKind.ERROR: 'Quote the error line that has "{key}" in it.',
 }
 _BY_USER = frozenset({NeedleKind.FACT, NeedleKind.CAPTION})
 _SAID = _BY_USER | {NeedleKind.DECISION}
@@ -237,7 +230,7 @@ def small_sessions(number: int) -> list[Session]:
     made = []
     for at in range(number):
         needle = {1: kinds[at % len(kinds)]}
-        short = coding(f"small {at}", rounds=3, steps=1, lines=6, seed=100 + at, kinds=needle, is_small=True)
+        short = coding(f"small {at}", rounds=3, steps=1, lines=3, seed=100 + at, kinds=needle, is_small=True)
         question = message("user", short.needles[0].question)
         made.append(msgspec.structs.replace(short, messages=[*short.messages[:-1], question]))
     return made

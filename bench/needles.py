@@ -189,12 +189,13 @@ def main() -> None:
     rows: list[Row] = []
     asked = []
     with ExitStack() as stack:
-        peer, note = None, f"{REQUIREMENT}, offline, its defaults. Needles: all but the reasoning."
+        peer, note = None, "Needles: all but the reasoning."
         if not options.alone:
             try:
                 peer = stack.enter_context(headroom(cache / "bench"))
+                note = f"{REQUIREMENT}, offline, its defaults. {note}"
             except BenchFailed as failed:
-                note = str(failed)
+                note = f"{failed}. {note}"
         for session in [*sessions()[: 1 if options.quick else None], *recorded_sessions()]:
             rows += rows_of(session, peer, count)
         asked = prompts(options.ask, peer)
