@@ -40,13 +40,14 @@ async def hermes_on(
     *,
     window_tokens: int = WINDOW_TOKENS,
     max_tokens: int | None = 8192,
+    policy: str = "",
 ) -> AsyncIterator[Setup]:
     """A Hermes whose model does what ``script`` says, summaries apart."""
     knobs = Knobs(model="scripted", window_tokens=window_tokens)
     scripts = {CallKind.AGENT: script, CallKind.COMPACTION: [f"say:{SUMMARY}"]}
     async with (
         ScriptedEngine(calls=scripts, knobs=knobs) as engine,
-        governed(engine.url, root / "governor", agents=(AGENT,)) as governor,
+        governed(engine.url, root / "governor", agents=(AGENT,), policies={AGENT: policy}) as governor,
     ):
         hermes = HermesAgent(
             program,
@@ -133,6 +134,33 @@ async def test_window_below_64k_is_enforced_but_not_advertised(hermes_program: P
 def fits(turn: TurnClosed, window_tokens: int) -> bool:
     """Whether the real prompt and the cap leave the window whole."""
     return (turn.usage.prompt_tokens or 0) + (turn.cap_applied or 0) <= window_tokens
+
+
+async def test_made_shorter_here_it_need_not_compact_itself(hermes_program: Path, tmp_path: Path) -> None:
+    """Hermes goes by the window that it is told and by the usage that comes back; all the while it sends everything."""
+    policy = """
+[compression]
+mode = "enforce"
+client_window = 262_144
+trigger = 40_000
+target = 24_000
+gain = 8_000
+recent = 6_000
+oversized = 8_000
+"""
+    script = [*[call("terminal", BIG_COMMAND)] * 20, "say:finished"]
+    async with hermes_on(script, hermes_program, tmp_path, policy=policy) as s:
+        result = await s.hermes.run("Print many numbers.")
+        assert (result.text, result.failed) == ("finished", False)
+        assert calls_of(s.engine, CallKind.COMPACTION) == []
+        turns = [turn for turn in await s.governor.ends() if turn.kind is TurnKind.TOOL_STEP]
+        assert len(turns) == 21
+        assert {turn.state for turn in turns} == {TurnState.OK}
+        assert max(turn.usage.prompt_tokens or 0 for turn in turns) < 42_000
+        cuts = [turn for turn in turns if "compressed: " in str(turn.edits)]
+        assert 1 <= len(cuts) <= 3
+        assert turns[-1].message_count == 42, "Hermes sends its whole history still"
+        assert len(body_of(agent_calls(s.engine)[-1])["messages"]) <= 42
 
 
 async def test_429_is_waited_out(hermes_program: Path, tmp_path: Path) -> None:

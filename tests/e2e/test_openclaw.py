@@ -33,8 +33,20 @@ APIS = {
     "beta": "openai-completions",
     "gamma": "openai-responses",
     "delta": "anthropic-messages",
+    "epsilon": "openai-completions",
 }
 """Agents of the daemon, each with a key of its own."""
+TOLD_TOKENS = {"epsilon": 262_144}
+"""Windows that agents are told, where not the engine's."""
+SHORTER = """
+[compression]
+mode = "enforce"
+trigger = 18_000
+target = 13_000
+gain = 4_000
+recent = 3_000
+oversized = 4_000
+"""
 _ATTEMPTS = 3
 
 
@@ -87,7 +99,9 @@ async def setup(openclaw_program: OpenClawProgram, tmp_path_factory: pytest.Temp
     root = tmp_path_factory.mktemp("openclaw")
     engine_port = processes.free_port()
     engine_url = f"http://127.0.0.1:{engine_port}"
-    async with governed(engine_url, root / "governor", agents=tuple(APIS), wait_ready=False) as governor:
+    async with governed(
+        engine_url, root / "governor", agents=tuple(APIS), policies={"epsilon": SHORTER}, wait_ready=False
+    ) as governor:
         agents = [
             OpenClawAgent(
                 name=name,
@@ -95,7 +109,7 @@ async def setup(openclaw_program: OpenClawProgram, tmp_path_factory: pytest.Temp
                 base_url=governor.url if api == "anthropic-messages" else f"{governor.url}/v1",
                 api_key=governor.keys[name],
                 model="scripted",
-                context_window=WINDOW_TOKENS,
+                context_window=TOLD_TOKENS.get(name, WINDOW_TOKENS),
                 api=api,
             )
             for name, api in APIS.items()
@@ -161,6 +175,20 @@ async def test_engine_overflow_on_a_long_session_is_compacted_away(setup: Setup)
         assert {turn.state for turn in summaries} == {TurnState.OK}
         assert len({turn.session for turn in turns}) == 1
         assert {turn.cap_applied for turn in steps} == {8192}
+
+
+async def test_made_shorter_here_it_need_not_compact_itself(setup: Setup) -> None:
+    """Told of a larger window, OpenClaw goes on sending everything, and the engine sees little of it."""
+    script = [*[call("exec", BIG_COMMAND)] * 16, "say:finished"]
+    async with setup.asked(script, "epsilon", "Print many numbers.") as (engine, result):
+        assert (result.text, result.failed) == ("finished", False)
+        assert calls_of(engine, CallKind.COMPACTION) == []
+        turns = [turn for turn in await setup.new_ends() if turn.kind is TurnKind.TOOL_STEP]
+        assert {turn.state for turn in turns} == {TurnState.OK}
+        assert max(turn.usage.prompt_tokens or 0 for turn in turns) < 20_000
+        assert any("compressed: " in str(turn.edits) for turn in turns)
+        assert turns[-1].message_count is not None
+        assert turns[-1].message_count >= 33, "its history is whole still"
 
 
 @pytest.mark.parametrize(("fault", "status", "wait_s"), [("429/2", 429, 2.0), ("503/1", 503, 1.0)])
