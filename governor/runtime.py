@@ -43,6 +43,7 @@ from governor.gateway.owner_pages import OwnerPages
 from governor.gateway.planner import Planner
 from governor.gateway.policy_edits import PolicyEdits
 from governor.gateway.prewarm import Prewarmer
+from governor.gateway.recalling import Recaller
 from governor.gateway.relay import AnswerLimits
 from governor.gateway.requested import Requested
 from governor.gateway.residency import CacheFeed, Residency
@@ -159,6 +160,7 @@ class Governor:
             self.history,
             self.prewarmer,
             self.residency,
+            Recaller(archive, engine, counter, self.admission, clock),
             clock,
             config.answer_limits,
         )

@@ -155,14 +155,18 @@ class Ledger:
     def grow(self, turn_id: TurnId, output_tokens: int) -> bool:
         """Let a running turn write up to ``output_tokens`` beyond its prompt; ``False`` where that does not fit."""
         lease = self._leases.get(turn_id)
+        return lease is not None and self.change(msgspec.structs.replace(lease.claim, output_tokens=output_tokens))
+
+    def change(self, claim: Claim) -> bool:
+        """What a running turn needs now, in place of what it has; ``False`` where that does not fit."""
+        lease = self._leases.get(claim.turn_id)
         if lease is None or lease.state is LeaseState.LEAVING:
             return False
-        larger = msgspec.structs.replace(lease.claim, output_tokens=output_tokens)
-        if output_tokens > lease.claim.output_tokens and self.shortage(larger, without=(turn_id,)):
+        if claim.tokens > lease.claim.tokens and self.shortage(claim, without=(claim.turn_id,)):
             return False
         self._take(lease.claim)
-        self._add(larger)
-        lease.claim = larger
+        self._add(claim)
+        lease.claim = claim
         return True
 
     def release(self, turn_id: TurnId, now: float, *, confirmed: bool) -> None:

@@ -18,6 +18,8 @@ from governor.gateway.pausable import can_continue
 from governor.gateway.pieces import Pausing, opened_in_pieces
 from governor.gateway.planner import TurnPlan
 from governor.gateway.prewarm import Prewarmer
+from governor.gateway.recall import GoOn, Recalling
+from governor.gateway.recalling import Recaller
 from governor.gateway.relay import AnswerLimits, Relay
 from governor.gateway.reply import Reply
 from governor.gateway.residency import Followed, Residency
@@ -68,6 +70,7 @@ class Answering:
         history: History,
         prewarmer: Prewarmer,
         residency: Residency,
+        recaller: Recaller,
         clock: Clock,
         limits: AnswerLimits,
     ) -> None:
@@ -77,6 +80,7 @@ class Answering:
         self._history = history
         self._prewarmer = prewarmer
         self._residency = residency
+        self._recaller = recaller
         self._clock = clock
         self._limits = limits
 
@@ -133,7 +137,22 @@ class Answering:
                 elif not in_pieces:
                     guard = self._guard(turn, request, policy, call)
                 try:
-                    opened = self._open(call, request, pausing, listener)
+                    opened = self._open(call, request, pausing)
+                    if turn.offers_recall:
+                        recalling = Recalling(
+                            turn=turn,
+                            lease=lease,
+                            plan=plan,
+                            policy=policy,
+                            call=call,
+                            claim=claim,
+                            pauses=pauses,
+                            open=partial(self._open_again, request, policy, pausing),
+                            on_hidden=listener.forgo if listener else _nothing_to_do,
+                        )
+                        opened = self._recaller.answered(opened, recalling)
+                    if listener is not None:
+                        opened = listener.heard(opened)
                     await self.relay(turn, reply, request, plan, opened, guard, lease, planned.usage_told)
                     return
                 except (UpstreamRefused, ContextOverflow):
@@ -161,13 +180,23 @@ class Answering:
         return LoopGuard(policy.output.loop_chars, turn.note, abort)
 
     def _open(
-        self, call: EngineCall, request: GenerationRequest, pausing: Pausing | None, listener: Listener | None
+        self, call: EngineCall, request: GenerationRequest, pausing: Pausing | None
     ) -> AbstractAsyncContextManager[EngineAnswer]:
         engine = self._engine
         if pausing is None or engine.continuation is None:
             return engine.open(call)
-        opened = opened_in_pieces(engine, engine.continuation, call, pausing, whole=not request.stream)
-        return opened if listener is None else listener.heard(opened)
+        return opened_in_pieces(engine, engine.continuation, call, pausing, whole=not request.stream)
+
+    def _open_again(
+        self, request: GenerationRequest, policy: Policy, pausing: Pausing | None, on: GoOn
+    ) -> AbstractAsyncContextManager[EngineAnswer]:
+        """A generation behind what the model has recalled. Nobody is told its tokens: the client's next prompt does not
+        have them."""
+        if pausing is not None:
+            bounds = None if pausing.bounds is None else bounds_of(policy.output, self._engine.capabilities)
+            need = partial(claim_now, on.claim, policy, on.cap_tokens)
+            pausing = msgspec.structs.replace(pausing, claim_now=need, bounds=bounds, on_ids=None)
+        return self._open(on.call, request, pausing)
 
     async def relay(
         self,
@@ -215,6 +244,10 @@ class Answering:
         )
         async with opened as answer:
             await relay.run(answer)
+
+
+def _nothing_to_do() -> None:
+    pass
 
 
 def _told(listener: Listener | None, followed: Followed, ids: TokenIds) -> None:

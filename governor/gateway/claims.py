@@ -10,7 +10,7 @@ from governor.budget.claim import Claim, Segment
 from governor.gateway.planner import Measure
 from governor.policy.model import Policy
 from governor.tokens.chain import Located
-from governor.types import AgentName, TurnId
+from governor.types import AgentName, TokenCount, TurnId
 
 _DIGEST_BYTES = 16
 
@@ -62,6 +62,16 @@ def claim_now(claim: Claim, policy: Policy, output_cap: int, prompt_tokens: int 
     rest = prompt_tokens - sum(segment.tokens for segment in shared)
     segments = (*shared, Segment(own.id, rest)) if rest >= 0 else (Segment(own.id, prompt_tokens),)
     return msgspec.structs.replace(claim, segments=segments, margin_tokens=0)
+
+
+def claim_to_go_on(claim: Claim, policy: Policy, count: TokenCount, *, output_cap: int, pauses: bool) -> Claim:
+    """Of a turn that began with ``claim`` and goes on with a longer prompt."""
+    output = min(output_cap, policy.slices.lookahead) if pauses else output_cap
+    began = msgspec.structs.replace(claim, output_tokens=output, most_output_tokens=output_cap)
+    *shared, own = began.segments
+    rest = count.tokens - sum(segment.tokens for segment in shared)
+    segments = (*shared, Segment(own.id, rest)) if rest >= 0 else (Segment(own.id, count.tokens),)
+    return msgspec.structs.replace(began, segments=segments, margin_tokens=max(0, count.upper - count.tokens))
 
 
 def context_name(agent: AgentName, located: Located) -> str:

@@ -153,6 +153,7 @@ class Listener:
     def __init__(self, on_end: Callable[[TokenIds, object, Mapping[str, Any], int], None]) -> None:
         self._on_end = on_end
         self._ids: TokenIds | None = None
+        self._is_forgone = False
 
     def on_ids(self, ids: TokenIds) -> None:
         """Of one more generation; its prompt is that of the first, and what was kept of those before it."""
@@ -160,6 +161,10 @@ class Listener:
             at = len(self._ids.prompt)
             ids = TokenIds(ids.prompt[:at], (*ids.prompt[at:], *ids.output))
         self._ids = ids
+
+    def forgo(self) -> None:
+        """The client is not shown all that was written, so the answer is not one to go on from."""
+        self._is_forgone = True
 
     @asynccontextmanager
     async def heard(self, opened: AbstractAsyncContextManager[EngineAnswer]) -> AsyncIterator[EngineAnswer]:
@@ -170,7 +175,7 @@ class Listener:
     def _on_whole(self, body: bytes) -> None:
         answer: Any = decode(body)
         choices = answer.get("choices") if isinstance(answer, dict) else None
-        if self._ids is None or not isinstance(choices, list) or len(choices) != 1:
+        if self._is_forgone or self._ids is None or not isinstance(choices, list) or len(choices) != 1:
             return
         message, usage = choices[0].get("message"), answer.get("usage")
         if isinstance(message, dict):

@@ -61,6 +61,7 @@ class Turn:
         self.answer = Answer()
         self.tiers_asked = False
         """The engine was asked which tier served the cached tokens."""
+        self.offers_recall = False
         self.flags: list[str] = []
         self.queued_s: float | None = None
         self.pieces: int | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from governor.policy.model import CompressionPolicy, Policy, ShareOrTokens
+from governor.policy.model import CompressionMode, CompressionPolicy, Policy, ShareOrTokens
 
 GOVERNED_FIELDS = frozenset(
     {
@@ -88,6 +88,12 @@ def _compression(it: CompressionPolicy) -> Iterator[Contradiction]:
             (("compression", "trim_target_tokens"), ("compression", "trim_over_tokens")),
             f"compression.trim_target_tokens ({it.trim_target_tokens}) is not below compression.trim_over_tokens "
             f"({it.trim_over_tokens}): a trimmed result would be trimmed again",
+        )
+    if it.recall_tool and it.mode is not CompressionMode.ENFORCE:
+        yield Contradiction(
+            (("compression", "recall_tool"), ("compression", "mode")),
+            f'compression.recall_tool needs compression.mode = "enforce", not "{it.mode}": nothing else takes '
+            "anything out of a prompt that could be recalled",
         )
     if len(set(it.stages)) != len(it.stages):
         yield Contradiction((("compression", "stages"),), "compression.stages names a stage twice")

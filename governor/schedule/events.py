@@ -74,6 +74,12 @@ class TurnPaused(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: bool = True
 
 
+class ClaimGrown(msgspec.Struct, frozen=True):
+    """A running turn needs more of L1 than it has, to go on; it waits for the word whether it may have it at once."""
+
+    claim: Claim
+
+
 class Left(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn that was answered leaves in the cache."""
 
@@ -165,6 +171,7 @@ SchedulerEvent = (
     | TurnStarted
     | TurnWrote
     | TurnPaused
+    | ClaimGrown
     | TurnEnded
     | EngineChanged
     | EngineSeen

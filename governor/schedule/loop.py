@@ -23,6 +23,7 @@ from governor.schedule.effects import Refusal
 from governor.schedule.events import (
     AgentHeld,
     AgentReleased,
+    ClaimGrown,
     EngineChanged,
     EngineMode,
     EngineSeen,
@@ -120,6 +121,8 @@ class Admission:
         self._leases: dict[TurnId, Lease] = {}
         self._slices: dict[TurnId, asyncio.Future[str | None]] = {}
         """Asked of the owner task; what keeps a turn from it, in words."""
+        self._grown: dict[TurnId, asyncio.Future[bool]] = {}
+        """Asked of the owner task, each by the turn itself."""
 
     @property
     def running(self) -> int:
@@ -194,6 +197,14 @@ class Admission:
             self._events.put_nowait(SliceAsked(turn_id, reason))
         return await asyncio.shield(answer)
 
+    async def grow(self, claim: Claim) -> bool:
+        """Have a running turn's need of L1 booked as it is now, if there is room at once. Else it is to pause, and to
+        wait for room as any other does. To be asked by the turn itself."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._grown[claim.turn_id] = answer
+        self._events.put_nowait(ClaimGrown(claim))
+        return await answer
+
     def cancel(self, turn_id: TurnId, error: GovernorError) -> bool:
         """End a turn that waits or runs: whoever holds its lease gets ``error``. False: it ends so already, or neither
         holds a lease nor waits for one."""
@@ -240,6 +251,9 @@ class Admission:
         while True:
             event = await self._next_event()
             now = self._clock.monotonic()
+            if isinstance(event, ClaimGrown):
+                self._on_grown(event.claim)
+                continue
             if isinstance(event, TurnArrived | TurnPaused):
                 self._mark_taken(event.turn_id)
             if isinstance(event, SliceAsked):
@@ -249,6 +263,11 @@ class Admission:
             except Exception:
                 log.exception("the turn scheduler failed on %r", event)
                 self._fail_lost()
+
+    def _on_grown(self, claim: Claim) -> None:
+        asked, fits = self._grown.pop(claim.turn_id), self._scheduler.grow(claim)
+        if not asked.done():  # whoever asked may have gone
+            asked.set_result(fits)
 
     def _noted(self, now: float, event: SchedulerEvent) -> SchedulerEvent:
         """An event, with what is known of caches. That is of use, and no more: nothing is lost for want of it."""

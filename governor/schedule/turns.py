@@ -16,6 +16,7 @@ from functools import partial
 
 import msgspec
 
+from governor.budget.claim import Claim
 from governor.budget.ledger import Freed, Ledger
 from governor.schedule.books import AgentBook, check_books
 from governor.schedule.effects import Effects, Refusal
@@ -104,6 +105,11 @@ class TurnScheduler:
     def cannot_pause(self, turn_id: TurnId) -> str | None:
         """Why a turn cannot be asked to pause now, in words; ``None`` if it can."""
         return self._floor.cannot_pause(turn_id)
+
+    def grow(self, claim: Claim) -> bool:
+        """Book what a running turn needs now, if there is room; a turn that makes room for others gets none."""
+        running = self._floor.running.get(claim.turn_id)
+        return running is not None and running.asked_at is None and self.ledger.change(claim)
 
     def on_event(self, now: float, event: SchedulerEvent) -> None:
         """Take an event; act through the effects. An event about an unknown turn changes nothing."""
