@@ -141,6 +141,8 @@ class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     lost_tokens: int | None = None
     """Prefilled though they were not new."""
+    lost_s: float | None = None
+    """What that took, by the engine's speed at that time."""
 
     @property
     def place(self) -> str:
@@ -148,12 +150,71 @@ class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True):
         return where if self.byte is None else f"{where}, byte {self.byte:,}"
 
 
+class EngineLoss(StrEnum):
+    """Why the engine did not serve what it had computed before, though the client sent it again as it was."""
+
+    EVICTED = "evicted"
+    """In no tier any more."""
+    STATE_MISSING = "state_missing"
+    """Its KV is held, and no state of a hybrid model to go on from."""
+    L3_NOT_READ = "l3_not_read"
+    """On the disk, and not read: too short a part to be asked for, or not there in time."""
+    ENGINE_RESTARTED = "engine_restarted"
+    FLUSHED = "flushed"
+    """Somebody has emptied the cache."""
+    OTHER_TOKENS = "other_tokens"
+    """The same messages became other tokens: a template that leaves earlier reasoning out, or an answer that is not
+    tokenized as it was generated."""
+    NOT_USED = "not_used"
+    """It was there by all that the engine told."""
+
+
 NOT_CACHED = "not_cached"
-"""Cause of a loss without a break: the client sent a continuation that the engine no longer held."""
+"""Cause of a loss without a break: the client sent a continuation that the engine no longer held, and nothing tells
+why."""
+FIRST_PROMPT = "first_prompt"
+"""No loss: the first prompt of its session that is known here, which has to be computed once."""
 FRESH = "fresh"
 """Cause of a loss without a place: the prompt has nothing to do with those before it in its session."""
 COMPRESSED = "compressed"
 """Cause of a loss without a break by the client: the governor made the prompt shorter."""
+PLACELESS = frozenset({*EngineLoss, NOT_CACHED, FIRST_PROMPT, FRESH, COMPRESSED})
+"""Causes that are no place in the client's prompt."""
+_WORDS = {
+    EngineLoss.EVICTED: "evicted by others",
+    EngineLoss.STATE_MISSING: "KV held, but no state to go on from",
+    EngineLoss.L3_NOT_READ: "on disk (L3), not read in time",
+    EngineLoss.ENGINE_RESTARTED: "the engine was started anew",
+    EngineLoss.FLUSHED: "the engine's cache was flushed",
+    EngineLoss.OTHER_TOKENS: "the same messages as other tokens (template)",
+    EngineLoss.NOT_USED: "held, and not used by the engine",
+    NOT_CACHED: "no longer cached (evicted, or never stored)",
+    FIRST_PROMPT: "first prompt of its session",
+    COMPRESSED: "compressed by the governor",
+    FRESH: "another beginning",
+    "compacted": "compacted by the client",
+    "volatile": "volatile bytes in the system prompt",
+    "system_changed": "another system prompt",
+    "tools_changed": "other tools",
+    "tool_order": "the same tools in another order",
+    "model_changed": "another model",
+    "reasoning_dropped": "reasoning dropped by the client",
+    "tool_name_dropped": "names dropped from tool results",
+    "arguments_reserialised": "arguments of calls written anew",
+    "reformatted": "the same meaning in other bytes",
+    "carrier_moved": "the client's carrier moved",
+    "edited": "edited by the client",
+    "unknown": "cause unknown",
+}
+
+
+def words_of(cause: str) -> str:
+    """A cause of a loss, for a person."""
+    return _WORDS.get(cause, cause.replace("_", " "))
+
+
+COMPRESSED_EDIT = "compressed:"
+"""So begins the edit in such a turn's row."""
 
 
 class TurnGrowth(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +231,13 @@ class TurnGrowth(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     messages: int | None
     shared_messages: int | None
-    broke: PrefixBreak | None = None
+    losses: tuple[PrefixBreak, ...] = ()
+    """For each cause, the dearest first."""
+
+    @property
+    def broke(self) -> PrefixBreak | None:
+        """The dearest loss."""
+        return self.losses[0] if self.losses else None
 
 
 class CauseTotal(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +249,8 @@ class CauseTotal(msgspec.Struct, frozen=True, kw_only=True):
     """Of those with a known loss."""
     unknown: int
     """Losses whose size the engine did not tell."""
+    lost_s: float | None = None
+    """Of those with a known price."""
     last_turn: str
     last_place: str
     """``""``: it has none."""

@@ -121,6 +121,25 @@ class Compacted(Event, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class PrefixLost(Event, frozen=True, kw_only=True):
+    """A turn computed what the engine had computed before. One for each cause; a turn may have several. The turn log
+    keeps them. ``None`` is unknown."""
+
+    turn_id: str
+    agent: str
+    cause: str
+    """See ``docs/design/prefix-breaks.md``. ``first_prompt`` is no loss."""
+    tokens: int | None
+    seconds: float | None = None
+    """Of computing them, by the engine's speed at that time."""
+    margin_s: float | None = None
+    """How far ``seconds`` may be off."""
+    message: int | None = None
+    """Where the client's prompt left what it had sent; ``None``: before all messages, or it did not."""
+    byte: int | None = None
+    detail: str = ""
+
+
 class EngineChanged(Event, frozen=True, kw_only=True):
     """The engine's state: ``starting``, ``ready``, ``busy``, ``down``, ``failed``, ``stopped``."""
 
@@ -171,6 +190,7 @@ AnyEvent = (
     | TurnDecided
     | TurnEnded
     | Compacted
+    | PrefixLost
     | EngineChanged
     | PolicyChanged
     | OwnerActed

@@ -38,6 +38,7 @@ from governor.gateway.generate import Services
 from governor.gateway.heads import Heads
 from governor.gateway.history import History
 from governor.gateway.holds import HoldBook
+from governor.gateway.losses import PrefixLosses
 from governor.gateway.metrics import Metrics
 from governor.gateway.owner_pages import OwnerPages
 from governor.gateway.planner import Planner
@@ -144,6 +145,7 @@ class Governor:
         self.prewarmer = Prewarmer(engine, self.admission)
         self.residency = Residency(cache, clock, self.watch.set_alert, canary=canary)
         self.metrics.registry.register(CacheMetrics(self.residency.view))
+        self.losses = PrefixLosses(self.book, self.residency.blocks, clock)
         planner = Planner(engine, self.sessions, counter)
         self.archive = archive
         self.heads = Heads(archive)
@@ -160,6 +162,7 @@ class Governor:
             self.history,
             self.prewarmer,
             self.residency,
+            self.losses,
             Recaller(archive, engine, counter, self.admission, clock),
             clock,
             config.answer_limits,
@@ -292,6 +295,7 @@ class Governor:
             turns=self.book.views({waiting.turn_id: waiting.reason for waiting in queue.waiting}),
             queue=queue,
             cache=self.residency.view(),
+            prefill=self.losses.prefill_view(),
             store=StoreView(ok=health.ok, pending=health.pending, dropped=health.dropped, last_error=health.last_error),
             alerts=tuple(alerts),
         )
@@ -325,6 +329,8 @@ class Governor:
         anew = self.watch.is_anew
         self.admission.set_engine(mode, slots, detail, self.watch.capacity, pauses=pauses, anew=anew)
         self.metrics.engine_up.set(mode is EngineMode.READY)
+        if mode is not EngineMode.READY:
+            self.losses.on_engine_away()
         if mode is EngineMode.READY:
             self.history.clear()  # it may be another one
             self.residency.on_engine_ready([card.id for card in self.watch.models])

@@ -89,6 +89,20 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: the engine does not tell what it has."""
 
 
+class LossView(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent's prompts lost of their prefixes for one cause (``docs/design/prefix-breaks.md``)."""
+
+    cause: str
+    """``first_prompt`` is no loss: what first prompts of sessions cost."""
+    count: int
+    tokens: int
+    """Computed again."""
+    seconds: float | None = None
+    """Of those with a known price."""
+    unmeasured: int = 0
+    """Of ``count``, those whose size the engine did not tell."""
+
+
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     """One agent since the governor started. Token sums count reported figures only; ``unreported`` counts turns
     without any."""
@@ -116,6 +130,8 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     """What its clients are told of that; ``None`` while it is not held."""
     held_since: float | None = None
     """Unix time."""
+    losses: tuple[LossView, ...] = ()
+    """Since the governor started, the dearest cause first."""
 
 
 class ResidencyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,6 +252,17 @@ class StoreView(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None = None
 
 
+class PrefillView(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast the engine has computed prompts lately, with what ran beside them."""
+
+    tokens_per_s: float
+    low: float
+    high: float
+    """Most turns were between these two."""
+    turns: int
+    """That tell."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a dashboard draws. ``last_event_id`` is where to resume ``/governor/events``."""
 
@@ -248,5 +275,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[TurnView, ...] = ()
     queue: QueueView = QueueView()
     cache: CacheView = CacheView()
+    prefill: PrefillView | None = None
+    """``None``: no turn has told."""
     store: StoreView
     alerts: tuple[str, ...] = ()

@@ -15,8 +15,7 @@ from rich.text import Text
 from governor.cli.console import shown
 from governor.context import (
     COMPRESSED,
-    FRESH,
-    NOT_CACHED,
+    PLACELESS,
     ContextKind,
     ContextPage,
     ContextReport,
@@ -24,6 +23,7 @@ from governor.context import (
     KindShare,
     LargeItem,
     TurnGrowth,
+    words_of,
 )
 
 LOOKS = {
@@ -54,24 +54,6 @@ _DEAR_TOKENS = 1000
 """A loss from here on is red."""
 _TITLES = 2
 """Lines of the curve and of a title."""
-_WORDS = {
-    NOT_CACHED: "no longer cached (evicted, or never stored)",
-    COMPRESSED: "compressed by the governor",
-    FRESH: "another beginning",
-    "compacted": "compacted by the client",
-    "volatile": "volatile bytes in the system prompt",
-    "system_changed": "another system prompt",
-    "tools_changed": "other tools",
-    "tool_order": "the same tools in another order",
-    "model_changed": "another model",
-    "reasoning_dropped": "reasoning dropped by the client",
-    "tool_name_dropped": "names dropped from tool results",
-    "arguments_reserialised": "arguments of calls written anew",
-    "reformatted": "the same meaning in other bytes",
-    "carrier_moved": "the client's carrier moved",
-    "edited": "edited by the client",
-    "unknown": "cause unknown",
-}
 
 
 def screen(page: ContextPage, *, width: int, height: int | None, top: int | None) -> list[Text]:
@@ -240,11 +222,12 @@ def _turn(turn: TurnGrowth, width: int) -> Text:
     broke = turn.broke
     if broke is None:
         return line.append("kept", "green") if turn.growth_tokens is not None else line.append("-")
-    lost = "" if broke.lost_tokens is None else f"{broke.lost_tokens:,} lost: "
-    place = "" if broke.cause in (COMPRESSED, FRESH, NOT_CACHED) else f", {broke.place}"
+    price = "" if broke.lost_s is None else f", {broke.lost_s:.1f} s"
+    lost = "" if broke.lost_tokens is None else f"{broke.lost_tokens:,} lost{price}: "
+    place = "" if broke.cause in PLACELESS else f", {broke.place}"
     dear = broke.lost_tokens is not None and broke.lost_tokens >= _DEAR_TOKENS and broke.cause != COMPRESSED
     colour = "red" if dear else "yellow"
-    return _cut(line.append(f"{lost}{_words(broke.cause)}{place}", colour), width)
+    return _cut(line.append(f"{lost}{words_of(broke.cause)}{place}", colour), width)
 
 
 def _losses(growth: Growth, width: int) -> Iterator[Text]:
@@ -259,14 +242,11 @@ def _losses(growth: Growth, width: int) -> Iterator[Text]:
         tokens = f"{total.lost_tokens:,} tokens" if total.unknown < total.count else "? tokens"
         place = ": ".join(filter(None, (total.last_place, total.last_detail)))
         where = f" ({place})" if place else ""
-        yield _titled(label, f"{tokens}, {total.count}x {_words(total.cause)}{where}", width)
+        price = "" if total.lost_s is None else f", {total.lost_s:.1f} s"
+        yield _titled(label, f"{tokens}{price}, {total.count}x {words_of(total.cause)}{where}", width)
         label = ""
     if len(growth.causes) > _MOST_CAUSES:
         yield _titled("", f"and {len(growth.causes) - _MOST_CAUSES} more causes", width)
-
-
-def _words(cause: str) -> str:
-    return _WORDS.get(cause, cause.replace("_", " "))
 
 
 def _prompt(turn: TurnGrowth) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from governor.cli.console import Exit, fail, milliseconds, out, plain_table, print_json, shown, told_errors
 from governor.cli.options import HomeOption, JsonOption
+from governor.context import FIRST_PROMPT
 from governor.settings import Home
 from governor.store.model import StoredTurn, TurnClosed
 from governor.types import TurnState
@@ -83,14 +84,13 @@ def log(
 
 
 def _turn_table(turns: list[StoredTurn]) -> Table:
-    table = plain_table(
-        "time", "agent", "kind", "state", "in (cached)", "out/cap", "waited", "paused", "first", "all", "turn", "why"
-    )
+    figures = ("in (cached)", "lost", "out/cap", "waited", "paused", "first", "all")
+    table = plain_table("time", "agent", "kind", "state", *figures, "turn", "why")
     for turn in turns:
         end = turn.closed
         at = time.strftime("%m-%d %H:%M:%S", time.localtime(turn.opened_at)) if turn.opened_at else "-"
         if end is None:
-            table.add_row(at, escape(turn.agent or "-"), "-", turn.state, *["-"] * 6, turn.turn_id, "")
+            table.add_row(at, escape(turn.agent or "-"), "-", turn.state, *["-"] * 7, turn.turn_id, "")
             continue
         table.add_row(
             at,
@@ -98,6 +98,7 @@ def _turn_table(turns: list[StoredTurn]) -> Table:
             end.kind or "-",
             turn.state,
             f"{shown(end.usage.prompt_tokens)} ({shown(end.usage.cached_tokens)})",
+            escape(_lost(turn)),
             f"{_output(end.usage.completion_tokens, end.completion_tokens_estimated)}/{shown(end.cap_applied)}",
             milliseconds(end.queued_ms),
             _pauses(end),
@@ -107,6 +108,15 @@ def _turn_table(turns: list[StoredTurn]) -> Table:
             escape(end.reason or end.finish_reason or ""),
         )
     return table
+
+
+def _lost(turn: StoredTurn) -> str:
+    """The dearest cause and all tokens; of a first prompt nothing was lost."""
+    losses = [loss for loss in turn.losses if loss.cause != FIRST_PROMPT]
+    if not losses:
+        return "-"
+    known = [loss.tokens for loss in losses if loss.tokens is not None]
+    return f"{f'{sum(known):,}' if known else '?'} {losses[0].cause}{' ...' if losses[1:] else ''}"
 
 
 def _pauses(end: TurnClosed) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from governor.cli.console import milliseconds, shown
-from governor.events import TurnDecided
+from governor.context import FIRST_PROMPT, PLACELESS, PrefixBreak, words_of
+from governor.events import PrefixLost, TurnDecided
 from governor.snapshot import Snapshot, TurnView, WaitingView
 from governor.store.model import StoredTurn, TurnClosed
 from governor.types import TurnState, Usage
@@ -52,6 +53,7 @@ def story(turn: StoredTurn, decisions: list[TurnDecided], now: Now | None = None
         if closed.ttft_ms is not None and turn.opened_at is not None:
             timed.append(step(turn.opened_at + closed.ttft_ms / 1000, "first token"))
         timed.append(step(closed.closed_at, "ended", _end(turn.state, closed)))
+        timed += [step(closed.closed_at, "lost", _loss(loss)) for loss in turn.losses]
     elif now is not None:
         timed.append(step(now.at, "now", _standing(now)))
     timed.sort(key=lambda each: each.offset_s or 0.0)
@@ -99,6 +101,16 @@ def _end(state: TurnState, closed: TurnClosed) -> str:
     if closed.reason:
         parts.append(closed.reason)
     return "; ".join([*parts, *closed.flags])
+
+
+def _loss(loss: PrefixLost) -> str:
+    """What was computed again, why, where, and what it took."""
+    price = "" if loss.seconds is None else f", {loss.seconds:.1f} s (±{loss.margin_s or 0.0:.1f})"
+    verb = "computed once" if loss.cause == FIRST_PROMPT else "computed again"
+    place = PrefixBreak(cause=loss.cause, message=loss.message, byte=loss.byte).place
+    where = "" if loss.cause in PLACELESS else f", {place}"
+    detail = f" ({loss.detail})" if loss.detail else ""
+    return f"{shown(loss.tokens)} tokens {verb}{price}: {words_of(loss.cause)}{where}{detail}"
 
 
 def _output(closed: TurnClosed) -> str:

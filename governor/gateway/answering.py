@@ -14,6 +14,7 @@ from governor.gateway.claims import claim_now, claim_of, context_name, prompt_na
 from governor.gateway.clients import UsageTold
 from governor.gateway.engine_watch import EngineWatch
 from governor.gateway.history import Ask, History, Listener
+from governor.gateway.losses import PrefixLosses
 from governor.gateway.pausable import can_continue
 from governor.gateway.pieces import Pausing, opened_in_pieces
 from governor.gateway.planner import TurnPlan
@@ -70,6 +71,7 @@ class Answering:
         history: History,
         prewarmer: Prewarmer,
         residency: Residency,
+        losses: PrefixLosses,
         recaller: Recaller,
         clock: Clock,
         limits: AnswerLimits,
@@ -81,6 +83,7 @@ class Answering:
         self._prewarmer = prewarmer
         self._residency = residency
         self._recaller = recaller
+        self._losses = losses
         self._clock = clock
         self._limits = limits
 
@@ -166,6 +169,7 @@ class Answering:
                     if attempt == _ATTEMPTS:
                         raise
                 finally:
+                    self._losses.on_ended(turn, located, planned.known_tokens, followed)
                     followed.on_ended(turn.usage(), well=turn.answer.ended_well)
                     lease.confirmed = lease.confirmed or turn.answer.ended_well
                     lease.left = self._prewarmer.on_answered(arrival, call, turn.answer, plan.measure.count.tokens)

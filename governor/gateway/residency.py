@@ -20,8 +20,9 @@ from governor.gateway.claims import context_name
 from governor.residency.blocks import Blocks, Mark, Tier
 from governor.residency.index import SHARED, ContextKey, Limits, ResidencyIndex, Standing
 from governor.residency.ledger import Sizes, TierFigures, TierLedger, Totals
-from governor.residency.names import PageNames
-from governor.residency.predict import Rules
+from governor.residency.loss import Found
+from governor.residency.names import PageNames, shared_pages
+from governor.residency.predict import Prediction, Rules
 from governor.residency.score import Figures, Score, predicted_at
 from governor.snapshot import CacheView, HolderView, PredictionView, ResidencyView, TierView
 from governor.tokens.chain import Located
@@ -74,6 +75,10 @@ class Followed:
         self.usage = Usage()
         self.has_ended_well = False
         self.ended_at = 0.0
+        self.found: Found | None = None
+        """Once it is worked off; ``None``: nobody knows."""
+        self.on_settled: Callable[[Followed], None] | None = None
+        """Called then."""
 
     def on_ids(self, ids: TokenIds) -> None:
         """Of each of its generations; a later one's prompt is the first one's and what was kept of it."""
@@ -158,6 +163,8 @@ class Residency:
             turn = await self._ended.get()
             try:
                 await self._settle(turn)
+                if turn.on_settled is not None:
+                    turn.on_settled(turn)
             except Exception:
                 log.exception("a turn's context could not be followed")
             finally:
@@ -199,6 +206,7 @@ class Residency:
         predicted = predicted_at(turn.mark, self.blocks, names.pages, turn.prompt_tokens, self.index.rules)
         if usage.cached_tokens is not None:
             self.score.note(turn.key.agent, predicted, usage, page_tokens)
+        turn.found = self._found(turn, names.pages, predicted, page_tokens)
         # Nothing of the last token is computed before another one follows it.
         pages = names.pages[: max(0, len(turn.ids) - 1) // page_tokens]
         if turn.has_ended_well:
@@ -212,6 +220,23 @@ class Residency:
         is_known = self.ledger.sizes.is_known and self.ledger.capacities[Tier.L2].tokens is not None
         if not is_known and self._clock.monotonic() - self._asked_at > _ASK_AGAIN_S:
             self._ask_now.set()
+
+    def _found(
+        self, turn: Followed, pages: Sequence[int], predicted: Prediction | None, page_tokens: int
+    ) -> Found | None:
+        if predicted is None or not predicted.is_whole:
+            return None
+        here = self.blocks.places_at(turn.mark, pages[: max(0, turn.prompt_tokens - 1) // page_tokens])
+        if here is None:
+            return None
+        before = self.index.pages_of(turn.key)
+        return Found(
+            predicted=predicted,
+            here=here,
+            page_tokens=page_tokens,
+            has_states=turn.mark.knowledge.has_states is True,
+            shared_pages=None if before is None else shared_pages(before, pages),
+        )
 
     def _has_other_names(self, pages: Sequence[int], usage: Usage) -> bool:
         """A context that was just computed is nowhere, though all is told of. An answer of one token may be here before

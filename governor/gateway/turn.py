@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -20,6 +19,7 @@ from governor.errors import GovernorError, InternalError, TurnCancelled, Upstrea
 from governor.gateway.holds import HELD_REASON, Held
 from governor.gateway.metrics import Metrics
 from governor.gateway.planner import Measure
+from governor.gateway.totals import Totals
 from governor.output.caps import CapDecision
 from governor.redact import Redactor
 from governor.snapshot import AgentView, TurnView
@@ -66,6 +66,10 @@ class Turn:
         self.queued_s: float | None = None
         self.pieces: int | None = None
         """Generations begun for it."""
+        self._granted_at = 0.0
+        """Monotonic time of its last grant."""
+        self.prefill_s: float | None = None
+        """From the last grant before the first token to that token."""
         self._paused_at: float | None = None
         self._paused_s = 0.0
         self.first_token_s: float | None = None
@@ -99,6 +103,7 @@ class Turn:
     def on_granted(self, waited_s: float) -> None:
         """The turn goes to the engine."""
         self.phase, self.waits_for, self.queued_s, self.pieces = "prefill", None, waited_s, 1
+        self._granted_at = self._book.clock.monotonic()
         now = self._book.clock.wall()
         event = events.TurnGranted(at=now, turn_id=self.turn_id, agent=self.agent, queued_ms=waited_s * 1000)
         self._book.events.publish(event)
@@ -108,7 +113,8 @@ class Turn:
         self.phase = "decode"
         if self.first_token_s is not None:
             return
-        self.first_token_s = self._book.clock.monotonic() - self._opened
+        monotonic = self._book.clock.monotonic()
+        self.first_token_s, self.prefill_s = monotonic - self._opened, monotonic - self._granted_at
         now = self._book.clock.wall()
         event = events.TurnFirstToken(at=now, turn_id=self.turn_id, agent=self.agent, ttft_ms=self.first_token_s * 1000)
         self._book.events.publish(event)
@@ -124,6 +130,7 @@ class Turn:
         """The turn goes on where it was."""
         clock = self._book.clock
         paused_s = self._end_pause()
+        self._granted_at = clock.monotonic()
         self.phase, self.waits_for, self.pieces = "prefill", None, (self.pieces or 0) + 1
         event = events.TurnResumed(
             at=clock.wall(), turn_id=self.turn_id, agent=self.agent, paused_ms=round(paused_s * 1000, 3)
@@ -259,19 +266,6 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-class _Totals(msgspec.Struct):
-    """An agent's sums since the start."""
-
-    turns: Counter[TurnState] = msgspec.field(default_factory=Counter)
-    prompt_tokens: int = 0
-    cached_tokens: int | None = None
-    completion_tokens: int = 0
-    unreported: int = 0
-    last_usage: Usage | None = None
-    last_ttft_ms: float | None = None
-    last_seen: float | None = None
-
-
 class TurnBook:
     """Opens and closes turns; tells the log, the metrics and the event log. Lives on one event loop."""
 
@@ -286,7 +280,7 @@ class TurnBook:
         self._open: dict[TurnId, Turn] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
-        self._totals: dict[AgentName, _Totals] = {}
+        self._totals: dict[AgentName, Totals] = {}
 
     @property
     def open_turns(self) -> int:
@@ -339,7 +333,7 @@ class TurnBook:
             ttft_s=turn.first_token_s,
             flags=record.flags,
         )
-        self._add_up(turn.agent, record)
+        self._totals.setdefault(turn.agent, Totals()).on_closed(record)
         self.events.publish(
             events.TurnEnded(
                 at=record.closed_at,
@@ -356,13 +350,20 @@ class TurnBook:
             )
         )
 
+    def on_lost(self, lost: events.PrefixLost) -> None:
+        """A turn computed again what had been computed; most ends have come before."""
+        lost = msgspec.structs.replace(lost, detail=self.noted(lost.detail))
+        self._log.lost(lost)
+        self.events.publish(lost)
+        self._totals.setdefault(AgentName(lost.agent), Totals()).on_lost(lost)
+
     def views(self, reasons: Mapping[str, str] | None = None) -> tuple[TurnView, ...]:
         """Of open turns. ``reasons``: why those that wait do so now, by turn."""
         now = reasons or {}
         return tuple(turn.view(now.get(turn.turn_id)) for turn in self._open.values())
 
     def agent_view(self, name: AgentName, policy_problem: str | None, held: Held | None = None) -> AgentView:
-        totals = self._totals.get(name, _Totals())
+        totals = self._totals.get(name, Totals())
         mine = [turn for turn in self._open.values() if turn.agent == name]
         return AgentView(
             name=name,
@@ -380,18 +381,5 @@ class TurnBook:
             held=held is not None,
             held_reason=None if held is None else HELD_REASON,
             held_since=None if held is None else held.since,
+            losses=totals.losses(),
         )
-
-    def _add_up(self, agent: AgentName, record: TurnClosed) -> None:
-        totals, usage = self._totals.setdefault(agent, _Totals()), record.usage
-        totals.turns[record.state] += 1
-        totals.last_seen = record.closed_at
-        totals.last_ttft_ms = record.ttft_ms if record.ttft_ms is not None else totals.last_ttft_ms
-        if usage.prompt_tokens is None:
-            totals.unreported += 1
-            return
-        totals.last_usage = usage
-        totals.prompt_tokens += usage.prompt_tokens
-        totals.completion_tokens += usage.completion_tokens or 0
-        if usage.cached_tokens is not None:
-            totals.cached_tokens = (totals.cached_tokens or 0) + usage.cached_tokens

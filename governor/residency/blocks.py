@@ -104,6 +104,10 @@ class Blocks:
         self._first_change = 0
         """Number of the oldest change that is remembered."""
         self._unfollowed = False
+        self.engines = 0
+        """Engines that have told of themselves, one after the other."""
+        self.clearings = 0
+        """How often one has forgotten all of L1 and L2."""
 
     def places(self, pages: Iterable[int]) -> bytes:
         """Of each page, the bits of where it and a state at its end are."""
@@ -127,6 +131,7 @@ class Blocks:
 
     def on_cleared(self) -> None:
         """The engine has forgotten all of L1 and L2: from here on all is known."""
+        self.clearings += 1
         self._drop(NEAR_KV)
         self._know(kv=True, kv_whole=True)
 
@@ -209,6 +214,7 @@ class Blocks:
     def on_anew(self, *, keeps_l3: bool) -> None:
         """It is another engine. What it has in L1 and L2 is told of by itself; what L3 has stays there where it is on
         a disk."""
+        self.engines += 1
         self._drop(NEAR_STATE | (0 if keeps_l3 else L3_KV | L3_STATE))
         self._know(has_states=None, states=False, l3=False)
         self._tell_forgotten(anew=True)

@@ -133,6 +133,11 @@ class ResidencyIndex:
 
     # What there is
 
+    def pages_of(self, key: ContextKey) -> array[int] | None:
+        """Of a context as it was last answered; ``None``: it is not followed."""
+        context = self._contexts.get(key)
+        return None if context is None or context.why_unknown else context.pages
+
     def held_pages(self, tier: Tier) -> dict[str, int]:
         """KV pages in a tier by agent, each counted once; :data:`SHARED` for those of several. What is of nobody's
         last context is not in it."""

@@ -9,7 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from governor.context import COMPRESSED, FRESH, NOT_CACHED, CauseTotal, Growth, PrefixBreak, TurnGrowth
+import msgspec
+
+from governor.context import (
+    COMPRESSED,
+    COMPRESSED_EDIT,
+    FIRST_PROMPT,
+    FRESH,
+    NOT_CACHED,
+    PLACELESS,
+    CauseTotal,
+    Growth,
+    PrefixBreak,
+    TurnGrowth,
+)
+from governor.events import PrefixLost
 from governor.store.model import StoredTurn, TurnClosed
 from governor.types import MAIN_KINDS, PromptShape, SessionId
 from governor.visible import visible
@@ -17,8 +31,6 @@ from governor.visible import visible
 _LEAST_LOSS_TOKENS = 256
 """Less is what an engine prefills again in any case: it caches whole pages, and leaves the last token out."""
 _LONGEST_DETAIL = 120
-_COMPRESSED_EDIT = "compressed:"
-_WITHOUT_PLACE = frozenset({COMPRESSED, FRESH, NOT_CACHED})
 _BREAK = re.compile(r"(?:tools|message (\d{1,9}))(?:, byte (\d{1,12}))?: (\w+)(?: \((.*)\))?", re.DOTALL)
 
 
@@ -80,16 +92,6 @@ def _turn(row: StoredTurn, closed: TurnClosed, before: int | None) -> TurnGrowth
     growth = None if prompt is None or before is None else prompt - before
     prefilled = closed.usage.new_tokens
     lost = None if prefilled is None or growth is None else max(0, prefilled - max(0, growth))
-    broke = None
-    if closed.broke_at is not None:
-        broke = read_break(closed.broke_at)
-        broke = PrefixBreak(
-            cause=broke.cause, message=broke.message, byte=broke.byte, detail=broke.detail, lost_tokens=lost
-        )
-    elif any(edit.startswith(_COMPRESSED_EDIT) for edit in closed.edits):
-        broke = PrefixBreak(cause=COMPRESSED, lost_tokens=lost)
-    elif lost is not None and lost >= _LEAST_LOSS_TOKENS:
-        broke = PrefixBreak(cause=FRESH if closed.shape is PromptShape.FRESH else NOT_CACHED, lost_tokens=lost)
     return TurnGrowth(
         turn_id=row.turn_id,
         at=row.opened_at,
@@ -99,25 +101,61 @@ def _turn(row: StoredTurn, closed: TurnClosed, before: int | None) -> TurnGrowth
         cached_tokens=closed.usage.cached_tokens,
         messages=closed.message_count,
         shared_messages=closed.shared_messages,
-        broke=broke,
+        losses=_named(row.losses) or _guessed(closed, lost),
     )
+
+
+def _named(losses: Iterable[PrefixLost]) -> tuple[PrefixBreak, ...]:
+    """As the governor found them when the turn ended."""
+    return tuple(
+        PrefixBreak(
+            cause=loss.cause,
+            message=loss.message,
+            byte=loss.byte,
+            detail=visible(loss.detail, _LONGEST_DETAIL),
+            lost_tokens=loss.tokens,
+            lost_s=loss.seconds,
+        )
+        for loss in losses
+        if loss.cause != FIRST_PROMPT
+    )
+
+
+def _guessed(closed: TurnClosed, lost: int | None) -> tuple[PrefixBreak, ...]:
+    """From the turn's row alone: of a break that cost nothing, and in logs that do not have losses."""
+    if closed.broke_at is not None:
+        broke = read_break(closed.broke_at)
+        return (msgspec.structs.replace(broke, lost_tokens=lost),)
+    if any(edit.startswith(COMPRESSED_EDIT) for edit in closed.edits):
+        return (PrefixBreak(cause=COMPRESSED, lost_tokens=lost),)
+    if lost is not None and lost >= _LEAST_LOSS_TOKENS:
+        cause = FRESH if closed.shape is PromptShape.FRESH else NOT_CACHED
+        return (PrefixBreak(cause=cause, lost_tokens=lost),)
+    return ()
 
 
 def _causes(turns: Sequence[TurnGrowth]) -> tuple[CauseTotal, ...]:
     by_cause: dict[str, list[tuple[str, PrefixBreak]]] = {}
     for turn in turns:
-        if turn.broke is not None:
-            by_cause.setdefault(turn.broke.cause, []).append((turn.turn_id, turn.broke))
+        for broke in turn.losses:
+            by_cause.setdefault(broke.cause, []).append((turn.turn_id, broke))
     totals = [
         CauseTotal(
             cause=cause,
             count=len(breaks),
             lost_tokens=sum(broke.lost_tokens or 0 for _, broke in breaks),
             unknown=sum(broke.lost_tokens is None for _, broke in breaks),
+            lost_s=_sum(broke.lost_s for _, broke in breaks),
             last_turn=breaks[-1][0],
-            last_place="" if cause in _WITHOUT_PLACE else breaks[-1][1].place,
+            last_place="" if cause in PLACELESS else breaks[-1][1].place,
             last_detail=breaks[-1][1].detail,
         )
         for cause, breaks in by_cause.items()
     ]
     return tuple(sorted(totals, key=lambda total: (-total.lost_tokens, -total.count, total.cause)))
+
+
+def _sum(seconds: Iterable[float | None]) -> float | None:
+    """Of what is known."""
+    known = [each for each in seconds if each is not None]
+    return sum(known) if known else None

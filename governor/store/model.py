@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from governor.events import TurnDecided
+from governor.events import PrefixLost, TurnDecided
 from governor.types import AgentName, PromptShape, SessionId, TurnId, TurnKind, TurnState, Usage
 
 
@@ -85,6 +85,8 @@ class StoredTurn(msgspec.Struct, frozen=True, kw_only=True):
     opened_at: float | None
     closed: TurnClosed | None
     """``None`` while the turn is open, and for ever if it was interrupted."""
+    losses: tuple[PrefixLost, ...] = ()
+    """What of its prompt was computed again, and why; the dearest first."""
 
 
 class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,5 +118,9 @@ class TurnLog(Protocol):
         ...
 
     def closed(self, record: TurnClosed) -> None: ...
+
+    def lost(self, record: PrefixLost) -> None:
+        """Any number of a turn, of each cause one; most of them soon after its end."""
+        ...
 
     def health(self) -> StoreHealth: ...

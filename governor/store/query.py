@@ -14,10 +14,10 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from governor.events import TurnDecided
+from governor.events import PrefixLost, TurnDecided
 from governor.store.model import StoredTurn
 from governor.store.reading import ReadOnly
-from governor.store.schema import decisions, stored_decision, stored_turn, turns
+from governor.store.schema import decisions, losses, stored_decision, stored_loss, stored_turn, turns
 from governor.types import AgentName, TurnId, TurnState
 
 DAY_S: Final = 86_400
@@ -87,7 +87,9 @@ class TurnLogReader:
         if state is not None:
             query = query.where(turns.c.state == state.value)
         with self._database.connect() as connection:
-            return [stored_turn(row) for row in connection.execute(query).mappings()]
+            rows = connection.execute(query).mappings().all()
+            lost = _losses(connection, [row["turn_id"] for row in rows])
+        return [stored_turn(row, lost.get(row["turn_id"], ())) for row in rows]
 
     def agents(self) -> list[AgentName]:
         """All that have a turn, by name."""
@@ -99,7 +101,8 @@ class TurnLogReader:
         """One turn; ``None`` if the log does not know it."""
         with self._database.connect() as connection:
             row = connection.execute(sa.select(turns).where(turns.c.turn_id == turn_id)).mappings().first()
-        return None if row is None else stored_turn(row)
+            lost = _losses(connection, [turn_id])
+        return None if row is None else stored_turn(row, lost.get(turn_id, ()))
 
     def with_prefix(self, prefix: str, limit: int) -> list[TurnId]:
         """Turns whose id begins so, in order of their ids, at most ``limit``."""
@@ -147,6 +150,22 @@ class TurnLogReader:
             for row in sums
         ]
         return sorted(summaries, key=lambda one: (one.agent is None, one.agent or "", one.day or date.min))
+
+
+_AT_ONCE = 5_000
+"""Parameters of a query; databases have a limit."""
+
+
+def _losses(connection: sa.Connection, turn_ids: Sequence[str]) -> dict[str, list[PrefixLost]]:
+    """What these turns lost, by turn; nothing where the log is older than this."""
+    found: dict[str, list[PrefixLost]] = {}
+    if not turn_ids or not sa.inspect(connection).has_table(losses.name):
+        return found
+    for start in range(0, len(turn_ids), _AT_ONCE):
+        query = sa.select(losses).where(losses.c.turn_id.in_(turn_ids[start : start + _AT_ONCE]))
+        for row in connection.execute(query).mappings():
+            found.setdefault(row["turn_id"], []).append(stored_loss(row))
+    return found
 
 
 Columns = Sequence[sa.ColumnElement[Any]]

@@ -1,19 +1,20 @@
-"""The tables of turns and of decisions about them, and how a record becomes a row and back.
+"""The tables of turns, of decisions about them and of what they lost, and how a record becomes a row and back.
 
-One row a turn, and one a decision. A column is NULL while its value is unknown, and only then. What the engine reported
-and what we estimated have columns of their own, so that no sum can mix them.
+One row a turn, one a decision, one a loss. A column is NULL while its value is unknown, and only then. What the engine
+reported and what we estimated have columns of their own, so that no sum can mix them.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from governor.events import TurnDecided
+from governor.events import PrefixLost, TurnDecided
 from governor.store.model import StoredTurn, TurnClosed, TurnOpened
 from governor.types import AgentName, TurnId, TurnState, Usage, Verdict
 
@@ -104,6 +105,24 @@ decisions: Final = sa.Table(
     sa.Column("free_tokens", sa.BigInteger),
 )
 
+losses: Final = sa.Table(
+    "losses",
+    metadata,
+    # No foreign key, as above.
+    sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("cause", sa.Text, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("tokens", sa.BigInteger),
+    sa.Column("seconds", sa.Double),
+    sa.Column("margin_s", sa.Double),
+    sa.Column("message", sa.BigInteger),
+    sa.Column("byte", sa.BigInteger),
+    sa.Column("detail", sa.Text, nullable=False),
+)
+
+sa.Index("ix_losses_agent_at", losses.c.agent, losses.c.at)
+
 OPENING: Final = ("agent", "route", "opened_at")
 USAGE: Final = Usage.__struct_fields__
 CLOSING: Final = (*(name for name in TurnClosed.__struct_fields__ if name not in ("turn_id", "usage")), *USAGE)
@@ -147,8 +166,17 @@ def stored_decision(row: sa.RowMapping) -> TurnDecided:
     return TurnDecided(**{**facts, "verdict": Verdict(row["verdict"])})
 
 
-def stored_turn(row: sa.RowMapping) -> StoredTurn:
-    """A row of ``turns`` as a typed value."""
+def loss_row(record: PrefixLost) -> Row:
+    return {name: storable(getattr(record, name)) for name in record.__struct_fields__}
+
+
+def stored_loss(row: sa.RowMapping) -> PrefixLost:
+    """A row of ``losses`` as a typed value."""
+    return PrefixLost(**{name: row[name] for name in PrefixLost.__struct_fields__})
+
+
+def stored_turn(row: sa.RowMapping, lost: Sequence[PrefixLost] = ()) -> StoredTurn:
+    """A row of ``turns`` as a typed value. ``lost``: what the turn lost."""
     closed: TurnClosed | None = None
     if row["closed_at"] is not None:
         closing = {name: row[name] for name in CLOSING if name not in USAGE}
@@ -162,6 +190,7 @@ def stored_turn(row: sa.RowMapping) -> StoredTurn:
         route=row["route"],
         opened_at=row["opened_at"],
         closed=closed,
+        losses=tuple(sorted(lost, key=lambda each: -(each.tokens or 0))),
     )
 
 
@@ -203,6 +232,13 @@ def decision_statement(dialect: str) -> _Insert:
     """Insert a decision. Safe to repeat."""
     insert = _insert(dialect, decisions)
     return insert.on_conflict_do_nothing(index_elements=[decisions.c.turn_id, decisions.c.number])
+
+
+@functools.cache
+def loss_statement(dialect: str) -> _Insert:
+    """Insert a loss. Safe to repeat."""
+    insert = _insert(dialect, losses)
+    return insert.on_conflict_do_nothing(index_elements=[losses.c.turn_id, losses.c.cause])
 
 
 def interrupt_statement(*, home_id: str, run_id: str) -> sa.Update:

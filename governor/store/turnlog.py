@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from governor.events import TurnDecided
+from governor.events import PrefixLost, TurnDecided
 from governor.store.backlog import Backlog, Entry
 from governor.store.database import parse_url
 from governor.store.model import StoreHealth, TurnClosed, TurnOpened
@@ -77,6 +77,10 @@ class SqlTurnLog:
     def closed(self, record: TurnClosed) -> None:
         """See :class:`~governor.store.model.TurnLog`."""
         self._writer.add(self._backlog.add_closed, record)
+
+    def lost(self, record: PrefixLost) -> None:
+        """See :class:`~governor.store.model.TurnLog`."""
+        self._writer.add(self._backlog.add_lost, record)
 
     def health(self) -> StoreHealth:
         """Cheap, from any thread."""

@@ -14,6 +14,8 @@ from governor.store.schema import (
     decision_row,
     decision_statement,
     interrupt_statement,
+    loss_row,
+    loss_statement,
     opening_row,
     opening_statement,
     turns,
@@ -46,6 +48,9 @@ def write_entries(connection: sa.Connection, entries: Sequence[Entry], *, home_i
         decided = [decision_row(number, record) for entry in entries for number, record in entry.decided]
         if decided:
             connection.execute(decision_statement(dialect), decided)
+        lost = [loss_row(record) for entry in entries for record in entry.lost]
+        if lost:
+            connection.execute(loss_statement(dialect), lost)
     return len(closings) - len(closed_now)
 
 
