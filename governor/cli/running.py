@@ -134,6 +134,10 @@ def _print_event(event: events.AnyEvent) -> None:
             out.print(f"{at} {escape(event.agent):<12} paused: {escape(event.reason)}")
         case events.TurnResumed():
             out.print(f"{at} {escape(event.agent):<12} goes on after {milliseconds(event.paused_ms)}")
+        case events.Compacted():
+            sizes = f"{shown(event.before_tokens)} -> {shown(event.after_tokens)}"
+            detail = f"  {escape(event.detail)}" if event.detail else ""
+            out.print(f"{at} {escape(event.agent):<12} compaction by the {event.by}: {event.outcome}  {sizes}{detail}")
         case events.EngineChanged():
             out.print(f"{at} engine       {event.state}{': ' + escape(event.detail) if event.detail else ''}")
         case events.PolicyChanged():
