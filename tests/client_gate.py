@@ -10,8 +10,9 @@ import msgspec
 
 from governor.compress.client_model import ClientEnd, ClientPass, ClientPrompt, News, advise, limits_for
 from governor.compress.clients import ClientWatch
-from governor.compress.heads import Covering, HeadBook, chain_of, find, next_covered
+from governor.compress.heads import Covering, HeadBook, chain_of, find, frozen
 from governor.compress.limits import Limits, limits_of
+from governor.compress.messages import read_message
 from governor.compress.plan import Plan, plan
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
 from governor.policy.model import CompressionMode, CompressionPolicy
@@ -159,9 +160,8 @@ class Gate:
         if outcome is not Outcome.ACCEPTED or shorter is None or not isinstance(made, Plan):
             return now
         self.accepted += 1
-        covered = next_covered(covering, made.covered)
-        behind = sum(1 for origin in made.origins if origin is not None and origin >= made.covered)
+        covered, frozen_messages = frozen(covering, made, [read_message(raw).role or "" for raw in now])
         name = chain_of([digest_message(raw) for raw in messages[:covered]])
-        frozen = Covering(covered=covered, chain=name, loose_chain=name, messages=shorter[: len(shorter) - behind])
-        self._heads.add(at.session_id, frozen)
+        head_now = Covering(covered=covered, chain=name, loose_chain=name, messages=frozen_messages)
+        self._heads.add(at.session_id, head_now)
         return shorter

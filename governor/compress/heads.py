@@ -13,6 +13,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from governor.compress.messages import RESULT_ROLES
+from governor.compress.plan import Plan
+
 _DIGEST_BYTES = 16
 
 
@@ -44,14 +47,16 @@ def chain_of(digests: Sequence[bytes]) -> bytes:
 
 
 def find(heads: Sequence[Covering], digests: Sequence[bytes], loosely: Callable[[], Sequence[bytes]]) -> Found | None:
-    """The head that covers most of a prompt; among equals the latest. ``digests``: of the prompt's messages;
-    ``loosely``: the loose ones, asked for only where no head is found without."""
+    """The head that covers most of a prompt; among equals one that is found exactly, then the latest. ``digests``: of
+    the prompt's messages; ``loosely``: the loose ones, asked for only where a head that covers more is not found
+    without."""
     within = [head for head in heads if 0 < head.covered <= len(digests)]
     exact = _closest(within, lambda head: head.chain, digests)
-    if exact is not None or not within:
-        return None if exact is None else Found(exact, exactly=True)
-    loose = _closest(within, lambda head: head.loose_chain, loosely())
-    return None if loose is None else Found(loose, exactly=False)
+    further = within if exact is None else [head for head in within if head.covered > exact.covered]
+    loose = _closest(further, lambda head: head.loose_chain, loosely()) if further else None
+    if loose is not None:
+        return Found(loose, exactly=False)
+    return None if exact is None else Found(exact, exactly=True)
 
 
 def _closest(
@@ -70,12 +75,21 @@ def _closest(
     return best
 
 
-def next_covered(before: Covering | None, covered: int) -> int:
-    """How many of the client's messages a new head stands for, given how many messages of the prompt as the engine saw
-    it the plan has covered. A change within the old head leaves all that the old head stands for covered."""
-    if before is None:
-        return covered
-    return before.covered + max(0, covered - len(before.messages))
+def frozen(before: Covering | None, made: Plan, roles: Sequence[str]) -> tuple[int, tuple[bytes, ...]]:
+    """A new head from an accepted plan for a prompt that began with ``before``: how many of the client's messages it
+    stands for, and what stands there. ``roles``: of the messages that the plan was made for.
+
+    It reaches over all that the plan has replaced something of, all of the old head, and results that directly follow:
+    a client may later send these under other ids, and the calls that they answer would be in the head, under the old
+    ones.
+    """
+    held = 0 if before is None else len(before.messages)
+    reach = max(made.covered, held)
+    while reach < len(roles) and roles[reach] in RESULT_ROLES:
+        reach += 1
+    behind = sum(1 for origin in made.origins if origin is not None and origin >= reach)
+    messages = tuple(bytes(raw) for raw in made.messages[: len(made.messages) - behind])
+    return (reach if before is None else before.covered + reach - held), messages
 
 
 class HeadBook:

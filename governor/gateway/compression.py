@@ -13,7 +13,7 @@ import msgspec
 from governor import events
 from governor.clock import Clock
 from governor.compress.client_model import Advice, limits_for
-from governor.compress.heads import chain_of, next_covered
+from governor.compress.heads import chain_of, frozen
 from governor.compress.limits import Limits, limits_of
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
 from governor.errors import ContextOverflow
@@ -152,8 +152,7 @@ class Compressor:
         plan, shaped = drafted.plan, drafted.shaped
         if plan is None or shaped is None:
             raise ValueError("nothing was accepted")
-        covered = next_covered(now.head, plan.covered)
-        behind = sum(1 for origin in plan.origins if origin is not None and origin >= plan.covered)
+        covered, messages = frozen(now.head, plan, now.request.roles)
         loose = self.heads.loosely(sent.prompt.messages[:covered], sent.located.digests[:covered])
         head = Head(
             agent=turn.agent,
@@ -161,7 +160,7 @@ class Compressor:
             covered=covered,
             chain=chain_of(sent.located.digests[:covered]),
             loose_chain=chain_of(loose),
-            messages=tuple(bytes(raw) for raw in plan.messages[: len(plan.messages) - behind]),
+            messages=messages,
             made_at=compaction.at,
             before_tokens=compaction.before_tokens or 0,
             after_tokens=compaction.after_tokens or 0,

@@ -171,3 +171,21 @@ async def test_the_next_cut_begins_where_the_last_one_ended(engine: ScriptedEngi
     for end in ends:
         assert (end.usage.prompt_tokens or 0) <= WINDOW * 0.8
     assert sent(engine)[:2] == [msgspec.json.encode(each) for each in loop.messages[:2]]
+
+
+async def test_a_cut_within_the_head_loses_nothing_of_it(engine: ScriptedEngine, tmp_path: Path) -> None:
+    """The first cut reaches far, for a call that was made again; the next ones free enough before that place."""
+    policy = (
+        '[compression]\nmode = "enforce"\nstages = ["superseded", "stub"]\ncooldown_tokens = 64\n'
+        "trigger = 20000\ntarget = 17000\ngain = 500\nrecent = 1500\n"
+    )
+    async with gateway_at(engine, tmp_path, policy) as gateway:
+        loop = ToolLoop(gateway, "alice", "m")
+        for number in range(50):
+            await loop.ask()
+            assert len(sent(engine)) == len(loop.messages), "nothing leaves here but contents"
+            loop.on_tool()
+            if number in {24, 26}:
+                loop.messages[-2]["tool_calls"][0]["function"]["arguments"] = '{"command":"make check"}'
+        cuts = [end for end in await gateway.ends() if end.edits and end.edits[0].startswith("compressed: ")]
+        assert len(cuts) == 3
