@@ -15,7 +15,6 @@ import msgspec
 from governor.compress.cuts import head, tail
 from governor.wire.request import GenerationRequest, parse
 from governor.wire.spliced import OwnCall
-from serve.engine import Endpoint
 
 NAME = "governor_recall"
 MOST_RECALLS = 4
@@ -83,11 +82,9 @@ def names_of(request: GenerationRequest) -> frozenset[str]:
 
 
 def can_offer(request: GenerationRequest) -> bool:
-    """A chat of one answer whose client offers tools of its own. Where it offers none, a tool list of ours alone would
-    change what the model is told it is there for."""
-    if request.endpoint is not Endpoint.CHAT or request.choices != 1 or request.tools is None:
-        return False
-    return bool(_TOOLS.decode(request.tools))
+    """A chat of one answer whose client offers tools of its own: a tool list of ours alone would change what the model
+    takes itself to be there for, and side calls, as for a title, come without."""
+    return request.choices == 1 and request.tools is not None and bool(_TOOLS.decode(request.tools))
 
 
 def with_tool(request: GenerationRequest) -> GenerationRequest:

@@ -78,6 +78,15 @@ class _Asked(msgspec.Struct, frozen=True):
     flag: str = ""
 
 
+class _Result(msgspec.Struct, frozen=True):
+    """One call's result."""
+
+    message: bytes
+    tokens: int
+    flag: str
+    """For the row; ``{}`` in it is for its tokens."""
+
+
 class Recalls:
     """Of one turn."""
 
@@ -116,10 +125,6 @@ class Recalls:
         made = await self._fitted(generation, calls, asked, base_tokens=prompt + written, left=left)
         if made is None:
             turn.note("recall_cut: the window is full")
-            return None
-        for each in asked:
-            if each.flag:
-                turn.note(each.flag)
         return made
 
     def _tokens_of(self, generation: Generation) -> tuple[int, int]:
@@ -147,9 +152,9 @@ class Recalls:
         return _Asked(wanted, text=await asyncio.to_thread(left_text, found.left.body))
 
     async def _fitted(
-        self, generation: Generation, calls: Sequence[OwnCall], asked: list[_Asked], *, base_tokens: int, left: int
+        self, generation: Generation, calls: Sequence[OwnCall], asked: Sequence[_Asked], *, base_tokens: int, left: int
     ) -> GoOn | None:
-        """The next call with as much of the texts as there is room for. What became of each is noted in ``asked``."""
+        """The next call with as much of the texts as there is room for; ``None``: not even without."""
         asking, window = self._asking, self._asking.plan.measure.window_tokens
         reserve = min(left, max(asking.policy.output.floor, _ANSWER_TOKENS))
         room = _MOST_TOKENS - self._recalled_tokens
@@ -159,22 +164,23 @@ class Recalls:
         reasoning = "" if asking.policy.request.strip_reasoning else generation.reasoning
         own = recall.answered_message(generation.content, reasoning, calls, ids)
         for share in _SHARES:
-            results, tokens = await asyncio.to_thread(self._results, asked, ids, int(room * share))
-            messages = [*self._messages, own, *(result for result, _ in results)]
+            results = await asyncio.to_thread(self._results, asked, ids, int(room * share))
+            weighed = sum(result.tokens for result in results)
+            messages = [*self._messages, own, *(result.message for result in results)]
             body = self._body.edited({"messages": joined(messages)})
-            count = await self._count(body, base_tokens + tokens + _FRAME_TOKENS * len(calls))
+            count = await self._count(body, base_tokens + weighed + _FRAME_TOKENS * len(calls))
             cap = left if window is None else min(left, window - count.upper)
             if cap >= reserve:
                 break
         else:
             return None
-        asked[:] = [
-            msgspec.structs.replace(each, flag=flag or each.flag)
-            for each, (_, flag) in zip(asked, results, strict=True)
-        ]
+        true = max(0, count.tokens - base_tokens)
+        for result in results:
+            if result.flag:
+                asking.turn.note(result.flag.format(f"{true * result.tokens // max(1, weighed):,}"))
         self._messages = messages
         self._prompt_tokens = count.tokens
-        self._recalled_tokens += tokens
+        self._recalled_tokens += true
         self._generations += 1
         return GoOn(
             call=self._call(body, cap),
@@ -182,20 +188,19 @@ class Recalls:
             cap_tokens=cap,
         )
 
-    def _results(self, asked: Sequence[_Asked], ids: Sequence[str], room: int) -> tuple[list[tuple[bytes, str]], int]:
-        """The message of each result and what the row says of it; and their tokens together."""
-        results, total = [], 0
+    def _results(self, asked: Sequence[_Asked], ids: Sequence[str], room: int) -> list[_Result]:
+        results, left = [], room
         for each, id_ in zip(asked, ids, strict=True):
-            text, flag = each.told, ""
+            text, flag = each.told, each.flag
             if each.wanted is not None and not each.told:
-                part = recall.excerpt(each.text, each.wanted, self._size, room - total)
                 handle = each.wanted.handle
-                text = recall.no_room(handle, room - total) if part is None else part
-                tokens = self._size(text)
-                flag = f"recall_no_room: {handle}" if part is None else f"recalled: {handle}, {tokens:,} tokens"
-            total += self._size(text)
-            results.append((recall.result_message(id_, text), flag))
-        return results, total
+                part = recall.excerpt(each.text, each.wanted, self._size, left)
+                text = recall.no_room(handle, left) if part is None else part
+                flag = f"recall_no_room: {handle}" if part is None else f"recalled: {handle}, {{}} tokens"
+            tokens = self._size(text)
+            left -= tokens
+            results.append(_Result(recall.result_message(id_, text), tokens, flag))
+        return results
 
     def _size(self, text: str) -> int:
         """Of a text as a result; at most, where the engine is not asked for the true figure."""

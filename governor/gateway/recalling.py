@@ -108,6 +108,8 @@ class _Answer:
         spliced = SplicedWhole(NAME)
         while True:
             body = spliced.on_body(await self._body())
+            if body is None:
+                raise UpstreamError("The engine went on with the answer in a way that cannot be read.")
             self._note(spliced.generation)
             if not spliced.generation.asks:
                 yield body
@@ -150,10 +152,10 @@ class _Answer:
         if on is None:
             return False
         await self._running.aclose()
-        await self._make_room(on)
-        self._is_first = self._told = False
         self._running = AsyncExitStack()
+        self._is_first = self._told = False
         try:
+            await self._make_room(on)
             self._answer = await self._running.enter_async_context(self._asking.open(on))
         except UpstreamUnavailable as error:  # the turn cannot be asked for anew: some of it has been answered
             raise UpstreamCut(f"The engine was gone when the answer was to go on: {error.message}") from error

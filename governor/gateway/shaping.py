@@ -47,9 +47,11 @@ class Shaping:
 
     def _offers_recall(self, turn: Turn, request: GenerationRequest, session: SessionId, policy: Policy) -> bool:
         """A conversation that was begun with the tool keeps it, and one that was begun without gets none."""
-        if not can_offer(request):
+        if request.endpoint is not Endpoint.CHAT:
             return False
         if not self._offers.is_offered(turn.agent, session, wanted=policy.compression.recall_tool):
+            return False
+        if not can_offer(request):
             return False
         if NAME in names_of(request):
             turn.note(f"recall_tool_withheld: the client has a tool called {NAME}")

@@ -270,13 +270,14 @@ class SplicedWhole(_Spliced):
         super().__init__(tool)
         self._texts = dict.fromkeys(_TEXTS, "")
 
-    def on_body(self, body: bytes) -> bytes:
-        """What the client would get if this generation were the last; an answer that has no call of the tool in it, and
-        is the first, as it came."""
+    def on_body(self, body: bytes) -> bytes | None:
+        """What the client would get if this generation were the last: the first as it came, unless it calls the tool.
+        ``None`` for a later one that is neither an answer nor an error."""
         answer: Any = decode(body)
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-            return body
+            is_error = isinstance(answer, dict) and bool(answer.get("error"))
+            return body if self._is_first or is_error else None
         choice = choices[0]
         message = dict(choice["message"]) if isinstance(choice.get("message"), dict) else {}
         calls = message.get("tool_calls") or []

@@ -145,6 +145,21 @@ def test_growing_is_bounded_by_the_capacity_like_a_booking() -> None:
     books.check_integrity()
 
 
+def test_a_running_turn_may_need_more_than_it_asked_for() -> None:
+    books = ledger()
+    books.book(claim("a", 30_000, 4_000, shared=("system", 20_000)), 0.0, 60.0)
+    books.book(claim("b", 10_000, shared=("system", 20_000)), 0.0, 60.0)
+    assert books.change(claim("a", 66_000, 4_000, shared=("system", 20_000)))
+    assert books.held_tokens == 100_000
+    assert not books.change(claim("a", 66_001, 4_000, shared=("system", 20_000)))
+    assert books.change(claim("a", 50_000, 1_000)), "less always fits, and what it shared is the other's alone"
+    assert books.held_tokens == 51_000 + 30_000
+    assert not books.change(claim("c", 1))
+    books.release(TurnId("a"), 1.0, confirmed=False)
+    assert not books.change(claim("a", 1)), "it is on its way out"
+    books.check_integrity()
+
+
 def test_thinking_leases_away_counts_shared_prefixes_right() -> None:
     books = ledger(tokens=50_000)
     books.book(claim("a", 5_000, shared=("system", 40_000)), 0.0, 60.0)

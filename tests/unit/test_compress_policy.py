@@ -25,6 +25,8 @@ SHIPPED = load_shipped(shipped_folder())
         ('stages = ["trim", "stub", "trim"]', "stages", "names a stage twice"),
         ('stages = ["trim", "gzip"]', "stages", "expected list of `reasoning`, `repeated`"),
         ("trigger = 0", "trigger", "Expected `float` > 0"),
+        ("recall_tool = true", "recall_tool", 'needs compression.mode = "enforce", not "off": nothing else takes'),
+        ('recall_tool = true\nmode = "observe"', "recall_tool", 'not "observe"'),
         ('mode = "enfoce"', "mode", "did you mean 'enforce'?"),
     ],
 )

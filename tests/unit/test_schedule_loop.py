@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from governor.budget.claim import Capacity, Claim, Segment
 from governor.clock import ManualClock, SystemClock
 from governor.errors import GovernorError, InternalError, TooManyTurns, UpstreamUnavailable
 from governor.events import TurnDecided
@@ -334,3 +335,27 @@ async def test_asking_for_a_pause_says_why_not_and_is_one_ask_for_all() -> None:
             assert lease.asked_to_pause.is_set()
             assert lease.pause_reason == "the owner asks"
             assert await admission.slice(TurnId("a"), "x") == "it has been asked to already"
+
+
+def _claim(name: str, tokens: int) -> Claim:
+    return Claim(turn_id=TurnId(name), agent=AgentName("alice"), segments=(Segment(name.encode(), tokens),))
+
+
+async def test_a_turn_grows_where_it_is_if_there_is_room() -> None:
+    async with _admission() as admission:
+        admission.set_engine(EngineMode.READY, capacity=Capacity(tokens=100), pauses=True)
+        turn = msgspec.structs.replace(_turn("a"), claim=_claim("a", 40))
+        other = msgspec.structs.replace(_turn("b"), claim=_claim("b", 30))
+        assert not await admission.grow(_claim("a", 50)), "it does not run"
+        async with admission.lease(turn, _not_queued) as lease, admission.lease(other, _not_queued):
+            assert await admission.grow(_claim("a", 70))
+            assert not await admission.grow(_claim("a", 71))
+            admission.check_integrity()
+            gone = asyncio.create_task(admission.grow(_claim("a", 60)))
+            await asyncio.sleep(0)
+            gone.cancel()
+            await _turns()
+            assert await admission.slice(TurnId("a"), "the owner asks") is None
+            assert lease.asked_to_pause.is_set()
+            assert not await admission.grow(_claim("a", 10)), "it is to make room, not to go on"
+        await _quiet(admission)
