@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import ClassVar
@@ -216,6 +216,11 @@ class EventLog:
         self._last_id = 0
         self._closed = False
         self._followers: set[Follower] = set()
+        self._listeners: list[Callable[[AnyEvent], None]] = []
+
+    def listen(self, listener: Callable[[AnyEvent], None]) -> None:
+        """Tell of each event as it is published; for what must miss none. It must be quick, and raise nothing."""
+        self._listeners.append(listener)
 
     @property
     def last_id(self) -> int:
@@ -235,6 +240,8 @@ class EventLog:
         """Append and wake followers. Never blocks; a slow follower loses events and is told by a :class:`Gap`."""
         self._last_id += 1
         self._ring.append(Numbered(self._last_id, event))
+        for listener in self._listeners:
+            listener(event)
         for follower in self._followers:
             follower.news.set()
         return self._last_id

@@ -51,6 +51,7 @@ from governor.gateway.residency import CacheFeed, Residency
 from governor.gateway.server import GatewayServer
 from governor.gateway.shaping import Shaping
 from governor.gateway.sight import EngineSight
+from governor.gateway.state_metrics import StateMetrics
 from governor.gateway.summary import DEADLINE_S, Summariser
 from governor.gateway.turn import TurnBook
 from governor.identity.agents import AgentBook
@@ -125,7 +126,8 @@ class Governor:
         self._policies = policies
         self._engine = engine
         self.events = EventLog()
-        self.metrics = Metrics()
+        self.metrics = Metrics(self._labelled_agents)
+        self.events.listen(self.metrics.on_event)
         redactor = Redactor((admin_token, *secrets))
         self.book = TurnBook(clock, turn_log, self.events, self.metrics, redactor)
         self.admission = Admission(clock, self.book.on_decided)
@@ -144,7 +146,7 @@ class Governor:
         self.sight = EngineSight(engine, self.admission, clock)
         self.prewarmer = Prewarmer(engine, self.admission)
         self.residency = Residency(cache, clock, self.watch.set_alert, canary=canary)
-        self.metrics.registry.register(CacheMetrics(self.residency.view))
+        self.metrics.registry.register(CacheMetrics(self.residency.view, self.metrics.label))
         self.losses = PrefixLosses(self.book, self.residency.blocks, clock)
         planner = Planner(engine, self.sessions, counter)
         self.archive = archive
@@ -186,6 +188,8 @@ class Governor:
             loopback_agent=config.loopback_agent,
         )
         self._holds = holds or HoldBook()
+        self._loopback_agent = config.loopback_agent
+        self.metrics.registry.register(StateMetrics(self.snapshot, archive.health, self.metrics.label))
         actions = Actions(
             token=admin_token,
             agents=self._agent_names,
@@ -317,6 +321,11 @@ class Governor:
         on_file = {AgentName(agent.name) for agent in self._agents.agents()}
         return sorted(on_file | self.book.agents() | self._holds.all().keys())
 
+    def _labelled_agents(self) -> set[str]:
+        """Names that may become labels of metrics: they are bounded, and nobody's but the owner's choice."""
+        names = {agent.name for agent in self._agents.agents()}
+        return names if self._loopback_agent is None else names | {self._loopback_agent}
+
     def on_store_health(self, health: StoreHealth) -> None:
         """The turn log fares otherwise than before. Call on the event loop."""
         if health.ok and not health.dropped:
@@ -365,12 +374,9 @@ class Governor:
         self.events.publish(events.PolicyChanged(at=self._clock.wall(), agent=agent, problem=_text(problem)))
 
     def _refresh_metrics(self) -> None:
-        health = self._turn_log.health()
         self.metrics.running.set(self.admission.running)
         self.metrics.waiting.set(self.admission.waiting)
         self.metrics.open_turns.set(self.book.open_turns)
-        self.metrics.log_pending.set(health.pending)
-        self.metrics.log_dropped.set(health.dropped)
 
 
 def _text(problem: object | None) -> str | None:

@@ -3,6 +3,7 @@ has no series."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,8 +18,10 @@ _SHARED = "(shared)"
 class CacheMetrics(Collector):
     """Register it once. Written and served fall back to 0 with another engine, as counters may."""
 
-    def __init__(self, view: Callable[[], CacheView]) -> None:
+    def __init__(self, view: Callable[[], CacheView], label: Callable[[str], str] = str) -> None:
+        """``label``: an agent's name as it may stand in a label."""
         self._view = view
+        self._label = label
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
@@ -26,8 +29,11 @@ class CacheMetrics(Collector):
             "governor_cache_agent_tokens", "KV of agents' contexts in a tier, each once.", labels=["tier", "agent"]
         )
         for tier in view.tiers:
+            tokens: Counter[str] = Counter()
             for holder in tier.holders:
-                held.add_metric([tier.tier, holder.agent or _SHARED], holder.tokens)
+                tokens[_SHARED if holder.agent is None else self._label(holder.agent)] += holder.tokens
+            for name, count in tokens.items():
+                held.add_metric([tier.tier, name], count)
         yield held
         for name, text in (
             ("capacity_tokens", "KV that a tier can hold."),

@@ -1,9 +1,14 @@
-"""Prometheus metrics. Label values come from our own tables only: agents on file, kinds, states, error codes."""
+"""Turns counted for Prometheus, and the page. Label values come from our own tables only: agents on file, kinds,
+states, error codes. What else happens is counted in ``event_metrics``; how things stand is read in ``state_metrics``
+and ``cache_metrics``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from governor.gateway.event_metrics import OTHER, EventMetrics
 from governor.types import TurnKind, TurnState, Usage
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
@@ -12,9 +17,12 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 class Metrics:
     """One registry a governor; nothing global, so two can live in one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, agents: Callable[[], Collection[str]] | None = None) -> None:
+        """``agents``: names that may become labels now; ``None``: all."""
+        self._agents = agents
         self.registry = CollectorRegistry()
         r = self.registry
+        self.on_event = EventMetrics(r, self.label)
         self._turns = Counter(
             "governor_turns", "Turns ended, by how they ended.", ["agent", "kind", "state"], registry=r
         )
@@ -36,8 +44,10 @@ class Metrics:
         self.waiting = Gauge("governor_turns_waiting", "Turns that wait for admission.", registry=r)
         self.open_turns = Gauge("governor_turns_open", "Turns that have not ended.", registry=r)
         self.engine_up = Gauge("governor_engine_ready", "1 while the engine answers.", registry=r)
-        self.log_pending = Gauge("governor_turn_log_pending", "Records waiting to be written.", registry=r)
-        self.log_dropped = Gauge("governor_turn_log_dropped", "Records given up since the start.", registry=r)
+
+    def label(self, agent: str) -> str:
+        """The agent's name, if it is one that may become a label."""
+        return agent if self._agents is None or agent in self._agents() else OTHER
 
     def on_refused(self, code: str) -> None:
         """``code`` is one of our own error codes."""
@@ -55,6 +65,7 @@ class Metrics:
         flags: tuple[str, ...],
     ) -> None:
         """A turn has ended. ``flags`` may have details behind a colon; they are no label."""
+        agent = self.label(agent)
         self._turns.labels(agent, kind.value if kind else "unknown", state.value).inc()
         figures = {
             "prompt": usage.prompt_tokens,

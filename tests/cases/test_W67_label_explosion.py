@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ def numbered(request: CaseRequest, number: int) -> dict[str, Any]:
 
 
 def series(page: str) -> set[str]:
-    """Every series of a page, which must parse."""
+    """Every series of a page that has labels; the page must parse."""
     return {
         f"{sample.name}{sorted(sample.labels.items())}"
         for family in text_string_to_metric_families(page)
         for sample in family.samples
+        if sample.labels
     }
 
 
@@ -73,7 +75,10 @@ async def test_W67(tmp_path: Path) -> None:
         await flood(gov, range(200))
         before, memory_kb = await metrics(gov), resident_kb()
         await flood(gov, range(200, VARIANT.repeat))
-        assert await metrics(gov) == before
+        after = await metrics(gov)
+        assert after == before
+        assert {agent for each in after for agent in re.findall(r"'agent', '([^']*)'", each)} == {"alice"}
+        assert any(each.startswith("governor_agent_turns") for each in after)
         await gov.assert_idle()
         assert resident_kb() - memory_kb < 64 * 1024
         snapshot = await gov.snapshot()
