@@ -49,7 +49,7 @@ class Summarising:
         prompt = prompt_of(request)
         return Shaped(request=request, prompt=prompt, located=self._planner.locate(AGENT, request, prompt, {}))
 
-    async def weigh(self, shaped: Shaped, count: TokenCount) -> Weights:
+    async def weigh(self, shaped: Shaped, count: TokenCount, _policy: Policy) -> Weights:
         prompt = shaped.prompt
         return await weigh(self._counter, prompt.messages, prompt.tools, count, without_reasoning=None)
 
@@ -77,7 +77,7 @@ class Summarising:
             request=shaped.request,
             located=shaped.located,
             count=count,
-            weights=await self.weigh(shaped, count),
+            weights=await self.weigh(shaped, count, policy or policy_of()),
             policy=policy or policy_of(),
             window_tokens=window_tokens,
             idle=idle,

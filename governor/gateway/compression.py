@@ -18,6 +18,7 @@ from governor.compress.limits import Limits, limits_of
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
 from governor.errors import ContextOverflow
 from governor.gateway.drafting import Case, Drafted, Drafting
+from governor.gateway.exact import exact_count
 from governor.gateway.heads import Heads
 from governor.gateway.planner import Planner, prompt_of
 from governor.gateway.requested import Requested
@@ -86,7 +87,8 @@ class Compressor:
         session.told = session.told and session.record.misses > 0
         if count.upper < limits.trigger_tokens or (session.record.misses >= wanted.attempts and not asked_for):
             return now
-        count = await self._exactly(now.request.json.body, count)
+        if not count.exact:
+            count = await exact_count(self._engine, now.request, policy) or count
         now = msgspec.structs.replace(now, count=count if count.exact else None)
         digest = digest_prompt(now.prompt.messages, now.prompt.tools)
         permit = can_try(
@@ -186,11 +188,6 @@ class Compressor:
         located = self._planner.locate_as_sent_on(turn.agent, request, prompt, located.session_id)
         edits = (*sent.edits, f"head: {len(head.messages)} for {head.covered} messages")
         return Shaped(request=request, prompt=prompt, located=located, head=head, edits=edits)
-
-    async def _exactly(self, body: bytes, count: TokenCount) -> TokenCount:
-        if count.exact or not self._engine.capabilities.counts_prompts:
-            return count
-        return await self._engine.count_prompt(Endpoint.CHAT, body) or count
 
     def _session(self, turn: Turn, now: Shaped) -> _Session:
         key = (turn.agent, now.located.session_id)

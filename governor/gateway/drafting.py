@@ -16,6 +16,7 @@ from governor.compress.stages.drop import Summary
 from governor.compress.summary import asked_about
 from governor.compress.verify import digest_prompt
 from governor.errors import BadRequest
+from governor.gateway.exact import exact_count
 from governor.gateway.planner import prompt_of
 from governor.gateway.prepared import Preparer, may_prepare
 from governor.gateway.shaped import Shaped
@@ -29,7 +30,7 @@ from governor.tokens.counter import Counter
 from governor.types import TokenCount, TurnId
 from governor.wire.messages import joined, without_reasoning
 from governor.wire.request import with_messages
-from serve.engine import Endpoint, Engine
+from serve.engine import Engine
 
 _TRIES = 3
 """Plans for one prompt: each aims lower by what the engine's count said of the one before."""
@@ -89,7 +90,7 @@ class Drafting:
         """``None``: this is no moment to cut, and the prompt fits as it is. Within a chain of tool calls no summary is
         written, and no round dropped that the next summary could tell of."""
         policy, now = case.policy.compression, case.now
-        weights = await self.weigh(now, case.count)
+        weights = await self.weigh(now, case.count, case.policy)
         written = await self._summary(case, weights)
         postpones = case.fits and CompressionStage.SUMMARY in policy.stages and _in_a_chain(now.request.roles)
         if postpones:
@@ -101,7 +102,7 @@ class Drafting:
             if isinstance(made, NoPlan):
                 drafted = drafted if drafted.shaped is not None else Drafted(detail=str(made))
                 break
-            drafted = await self._counted(now, made, case.count)
+            drafted = await self._counted(case, made)
             over = (drafted.after_tokens or 0) - case.limits.target_tokens
             if drafted.shaped is None or over <= 0:
                 break
@@ -112,17 +113,17 @@ class Drafting:
             self.preparer.on_used(case.turn.agent, now)
         return _with_summary(drafted, written)
 
-    async def weigh(self, now: Shaped, count: TokenCount) -> Weights:
+    async def weigh(self, now: Shaped, count: TokenCount, policy: Policy) -> Weights:
         """What each message weighs. Raises nothing."""
         messages, tools = now.prompt.messages, now.prompt.tools
         bare = None
         if self._engine.capabilities.counts_prompts and any(_REASONING in raw for raw in messages):
             try:
                 stripped = without_reasoning(messages, now.request.roles)
+                counted = await exact_count(self._engine, with_messages(now.request, stripped), policy)
             except BadRequest:  # a key that comes twice
-                stripped = None
-            counted = None if stripped is None else await self._count(now, stripped)
-            bare = None if stripped is None or counted is None else (stripped, counted)
+                counted = None
+            bare = None if counted is None else (stripped, counted)
         return await weigh(self._counter, messages, tools, count, without_reasoning=bare)
 
     async def _summary(self, case: Case, weights: Weights) -> Written:
@@ -160,20 +161,17 @@ class Drafting:
         )
         return await self._summariser.write(asked)
 
-    async def _count(self, now: Shaped, messages: list[bytes]) -> TokenCount | None:
-        body = now.request.json.edited({"messages": joined(messages)})
-        return await self._engine.count_prompt(Endpoint.CHAT, body)
-
-    async def _counted(self, now: Shaped, made: Plan, before: TokenCount) -> Drafted:
-        """What the engine will see of it. One that counts prompts and cannot count this one would refuse it; for one
-        that cannot count, the plan's own sum stands, which agrees with what the whole prompt was counted as, and is as
-        sure in proportion."""
+    async def _counted(self, case: Case, made: Plan) -> Drafted:
+        """What the engine will see of it. One that has counted the prompt as it is and cannot count this one would
+        refuse it; where it did not count that one either, the plan's own sum stands, which agrees with what the whole
+        prompt was counted as, and is as sure in proportion."""
+        now, before = case.now, case.count
         request = with_messages(now.request, made.messages)
         prompt = prompt_of(request)
         margin = math.ceil(before.margin * made.after_tokens / max(1, before.tokens))
-        count: TokenCount | None = msgspec.structs.replace(before, tokens=made.after_tokens, margin=margin)
-        if self._engine.capabilities.counts_prompts:
-            count = await self._engine.count_prompt(Endpoint.CHAT, request.json.body)
+        count = await exact_count(self._engine, request, case.policy)
+        if count is None and not (before.exact and self._engine.capabilities.counts_prompts):
+            count = msgspec.structs.replace(before, tokens=made.after_tokens, margin=margin)
         stages = ", ".join(f"{stage.value} {tokens:,}" for stage, tokens in made.freed_by_stage.items())
         if count is None:
             return Drafted(stages=stages, detail="the engine could not render what came out")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from governor.errors import ModelNotFound, NotFound
+from governor.gateway.exact import exact_count
 from governor.output.caps import CapDecision, decide_cap, effective_window, wanted_cap
 from governor.output.edits import Edits, edit
 from governor.output.kinds import turn_kind
@@ -115,7 +116,7 @@ class Planner:
     ) -> Measure:
         """What the turn is and how large; asks the engine to count only when the cap depends on it, or when the guess
         is too wide to book memory by. ``known``: what will be sent in its place; ``counted``: :meth:`count` of this
-        prompt, where that was done. Raises nothing."""
+        prompt, where that was done. Raises :class:`~governor.errors.BadRequest` where :meth:`plan` would."""
         kind = turn_kind(request)
         window = effective_window(card.window_tokens, policy)
         if known is not None:
@@ -125,8 +126,8 @@ class Planner:
         tight = window is not None and count.upper + wanted > window
         unsure = count.upper - count.tokens
         wide = self._engine.continuation is not None and unsure > max(_SURE_TOKENS, count.tokens * _SURE_SHARE)
-        if (tight or wide) and not count.exact and self._engine.capabilities.counts_prompts:
-            count = await self._engine.count_prompt(request.endpoint, request.json.body) or count
+        if (tight or wide) and not count.exact:
+            count = await exact_count(self._engine, request, policy) or count
         return Measure(kind=kind, count=count, window_tokens=window)
 
     def plan(

@@ -38,7 +38,7 @@ _MOST_PENDING = 8
 _BYTES_PER_TOKEN = 4
 
 Key = tuple[AgentName, SessionId]
-Weigh = Callable[[Shaped, TokenCount], Awaitable[Weights]]
+Weigh = Callable[[Shaped, TokenCount, Policy], Awaitable[Weights]]
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +169,7 @@ class Preparer:
             return
         shaped, policy = pending.shaped, pending.policy
         about = asked_about(shaped.request.messages)
-        weights = await self._weigh(shaped, pending.count)
+        weights = await self._weigh(shaped, pending.count, policy)
         wanted = await asyncio.to_thread(
             wants_summary,
             shaped.prompt.messages,

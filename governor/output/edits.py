@@ -59,6 +59,13 @@ def edit(
     return Edits(body=body, changed=changed, dropped=dropped, asks_tiers=bool(tiers))
 
 
+def counted_body(request: GenerationRequest, policy: RequestPolicy, capabilities: Capabilities) -> bytes:
+    """The body for counting its prompt: what the engine is to render is as :func:`edit` will send it, for the other
+    edits are not known yet, or change no prompt. Raises :class:`~governor.errors.BadRequest` where it does."""
+    dropped = dict.fromkeys(name for name in request.json.names() if name in capabilities.dropped_fields)
+    return request.json.edited(_message_changes(request, policy) | dropped)
+
+
 def _cap_changes(request: GenerationRequest, cap: int, capabilities: Capabilities) -> dict[str, bytes | None]:
     """Exactly one spelling goes upstream, one that the engine obeys: the client's own where possible."""
     obeyed = _CAP_FIELDS.get(request.endpoint, capabilities.output_cap_fields)
