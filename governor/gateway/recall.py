@@ -167,7 +167,7 @@ class Recalls:
             results = await asyncio.to_thread(self._results, asked, ids, int(room * share))
             weighed = sum(result.tokens for result in results)
             messages = [*self._messages, own, *(result.message for result in results)]
-            body = self._body.edited({"messages": joined(messages)})
+            body = self._body.edited({"messages": joined(messages), "continue_final_message": None})
             count = await self._count(body, base_tokens + weighed + _FRAME_TOKENS * len(calls))
             cap = left if window is None else min(left, window - count.upper)
             if cap >= reserve:

@@ -62,6 +62,7 @@ class Turn:
         self.tiers_asked = False
         """The engine was asked which tier served the cached tokens."""
         self.offers_recall = False
+        """The model may recall what left its prompt."""
         self.flags: list[str] = []
         self.queued_s: float | None = None
         self.pieces: int | None = None

@@ -216,7 +216,8 @@ class CompressionPolicy(_Section, frozen=True, kw_only=True, forbid_unknown_fiel
     """Window that ``/v1/models`` tells this agent's client while ``mode`` is ``enforce``, so that the client does not
     compact before the governor does; by default the true one."""
     recall_tool: bool = False
-    """Offer the model a tool, ``governor_recall``, that brings back what left the prompt. Needs ``enforce``."""
+    """Offer the model a tool, ``governor_recall``, that brings back what left the prompt. Needs ``enforce``; a session
+    keeps what it began with."""
     archive_days: PositiveInt = 30
     """How long what left the prompt is kept."""
 

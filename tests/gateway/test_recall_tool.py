@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
@@ -18,10 +19,12 @@ from governor.types import TurnState
 from serve.scripted import Behaviour, Knobs, ScriptedCall, ScriptedEngine
 from tests.harness import Governed, governed
 from tests.recalling import POLICY, TEXT, handle, keep, recall, request, results, sent, streamed
+from tests.tool_loop import ToolLoop
 from tests.twin_server import WEATHER
 
 SAYS = Behaviour(say="It is 7143.")
 AGENTS = ("alice", "bob")
+HANDLE = re.compile(r"gov-[0-9a-f]{16}")
 Rig = Callable[..., AbstractAsyncContextManager[tuple[Governed, ScriptedEngine]]]
 
 
@@ -68,6 +71,33 @@ async def test_a_stream_goes_on_behind_a_recall(rig: Rig) -> None:
         assert end.flags[0].startswith(f"recalled: {handle()}, ")
         assert usage["prompt_tokens"] == end.usage.prompt_tokens
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+async def test_what_was_really_taken_out_comes_back(rig: Rig) -> None:
+    """A long conversation is made shorter, and the model reads a result again by the handle in its prompt."""
+
+    async def shortened(gateway: Governed) -> ToolLoop:
+        loop = ToolLoop(gateway, "alice", "m")
+        for _ in range(45):
+            loop.on_tool()
+        await loop.step()
+        return loop
+
+    policy = POLICY + 'stages = ["stub", "drop"]\n'
+    async with rig(SAYS, policy=policy, window_tokens=32_768) as (gateway, engine):
+        loop = await shortened(gateway)
+        prompt = sent(engine)
+        found = [HANDLE.search(message["content"]) for message in prompt["messages"] if message["role"] == "tool"]
+        name = next(match[0] for match in found if match)
+        assert prompt["tools"][-1]["function"]["name"] == NAME
+    async with rig(recall(name), SAYS, policy=policy, window_tokens=32_768) as (gateway, engine):
+        await shortened(gateway)
+        assert sent(engine, 0)["messages"] == prompt["messages"]
+        said = results(engine)[-1]
+        assert any(said == message["content"] for message in loop.messages if message["role"] == "tool")
+        edits = (await gateway.ends())[-1].edits
+        assert edits[0] == "recall tool"
+        assert edits[1].startswith("compressed: ")
 
 
 async def test_usage_is_of_the_clients_prompt_and_of_all_that_was_written(rig: Rig) -> None:
