@@ -44,7 +44,7 @@ from governor.store.turnlog import SqlTurnLog
 from governor.tokens.chain import Located, SessionIndex
 from governor.tokens.counter import EstimateCounter
 from governor.types import AgentName
-from governor.wire.request import GenerationRequest, parse
+from governor.wire.request import GenerationRequest
 from serve.engine import Endpoint, EngineCall, ModelCard, TurnFacts
 from serve.engines.openai_upstream import OpenAIUpstream
 from serve.engines.sglang_fields import asking_for_ids
@@ -111,7 +111,7 @@ class Way:
     async def _go(self, turn: Turn, body: bytes, watch: Stopwatch) -> None:
         planner, policy = self._planner, self._policy
         with watch.step("parse"):
-            request = parse(Endpoint.CHAT, body)
+            request = planner.read(_AGENT, Endpoint.CHAT, body)
         with watch.step("prompt"):
             prompt = prompt_of(request)
         with watch.step("locate"):

@@ -87,6 +87,5 @@ def prompt_name(agent: AgentName, located: Located) -> bytes:
 def _chain(agent: AgentName, located: Located, messages: int) -> bytes:
     """Names a beginning of a conversation; the session stands for the tools and the model, which it has in common."""
     named = blake2b(f"{agent} {located.session_id} {messages}".encode(), digest_size=_DIGEST_BYTES)
-    for digest in located.digests[:messages]:
-        named.update(digest)
+    named.update(b"".join(located.digests[:messages]))
     return named.digest()

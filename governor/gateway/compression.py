@@ -28,8 +28,9 @@ from governor.output.caps import effective_window, wanted_cap
 from governor.output.kinds import turn_kind
 from governor.policy.model import CompressionMode, Exhausted, Policy
 from governor.store.archive_model import Archive, CompactedBy, Compaction, Head
+from governor.tokens.digests import digest_message
 from governor.types import MAIN_KINDS, TokenCount
-from governor.wire.request import with_messages
+from governor.wire.request import with_beginning
 from serve.engine import Endpoint, Engine, ModelCard
 
 _MOST_SESSIONS = 1024
@@ -183,9 +184,10 @@ class Compressor:
         head = found.head
         if not found.exactly:
             turn.note("compressed_head_rewritten: the client sent what it covers in other bytes")
-        request = with_messages(sent.request, (*head.messages, *messages[head.covered :]))
+        request = with_beginning(sent.request, head.messages, head.covered)
         prompt = prompt_of(request)
-        located = self._planner.locate_as_sent_on(turn.agent, request, prompt, located.session_id)
+        digests = (*map(digest_message, head.messages), *located.digests[head.covered :])
+        located = self._planner.locate_as_sent_on(turn.agent, request, prompt, located.session_id, digests)
         edits = (*sent.edits, f"head: {len(head.messages)} for {head.covered} messages")
         return Shaped(request=request, prompt=prompt, located=located, head=head, edits=edits)
 

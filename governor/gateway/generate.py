@@ -39,7 +39,7 @@ from governor.redact import Redactor
 from governor.schedule.loop import Admission
 from governor.tokens.chain import Located
 from governor.types import AgentName
-from governor.wire.request import GenerationRequest, parse
+from governor.wire.request import GenerationRequest
 from serve.engine import Endpoint, Engine, EngineCall, ModelCard, TurnFacts
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class GenerateRoute:
         reply.headers["x-governor-turn"] = turn.turn_id
         reply.place_in_line = partial(s.admission.place_in_line, turn.turn_id)
         s.planner.check_endpoint(self._endpoint)
-        request = parse(self._endpoint, body)
+        request = s.planner.read(turn.agent, self._endpoint, body)
         turn.model, turn.stream, turn.message_count = request.model, request.stream, len(request.messages)
         policy = s.policies.policy_for(turn.agent).policy
         async with reply.kept_alive(policy.stream, request.model, enabled=request.stream):

@@ -6,7 +6,7 @@ Deciding only; the one thing asked of the outside is an exact count, and only wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -18,10 +18,12 @@ from governor.output.kinds import turn_kind
 from governor.policy.model import Policy
 from governor.tokens.chain import Located, SessionIndex, client_session_id, digest_head, trace_id
 from governor.tokens.counter import Counter
+from governor.tokens.digests import MessageDigest, digest_message
 from governor.tokens.model import PromptParts
 from governor.types import AgentName, SessionId, TokenCount, TurnKind
+from governor.wire.beginnings import Beginnings
 from governor.wire.messages import text_of
-from governor.wire.request import GenerationRequest
+from governor.wire.request import WITH_MESSAGES, GenerationRequest, parse
 from serve.engine import Endpoint, Engine, ModelCard, TurnFacts
 
 _MUCH_TEXT_BYTES = 32 * 1024
@@ -62,15 +64,23 @@ def check_model(card: ModelCard, policy: Policy) -> None:
 class Planner:
     """Plans turns. One per governor; its session index and counter learn from every answer."""
 
-    def __init__(self, engine: Engine, sessions: SessionIndex, counter: Counter) -> None:
+    def __init__(
+        self, engine: Engine, sessions: SessionIndex, counter: Counter, beginnings: Beginnings | None = None
+    ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._counter = counter
+        self._beginnings = beginnings or Beginnings()
 
     def check_endpoint(self, endpoint: Endpoint) -> None:
         """Raises :class:`NotFound` when the engine does not offer this route."""
         if endpoint not in self._engine.capabilities.endpoints:
             raise NotFound(f"The engine ({self._engine.name}) does not offer {endpoint.value}.")
+
+    def read(self, agent: AgentName, endpoint: Endpoint, body: bytes) -> GenerationRequest:
+        """Take a body apart; of one that goes on with another, what is new. Raises
+        :class:`~governor.errors.BadRequest`."""
+        return parse(endpoint, body, self._beginnings.find((agent, endpoint), body))
 
     def locate(
         self, agent: AgentName, request: GenerationRequest, prompt: PromptParts, headers: Mapping[str, str]
@@ -85,16 +95,35 @@ class Planner:
         )
         trace = trace_id(headers)
         head = _head(request, prompt)
-        return self._sessions.locate(agent, head, prompt.messages, session, tools=prompt.tools, trace=trace)
+        known = _known_digests(request)
+        located = self._sessions.locate(
+            agent, head, prompt.messages, session, tools=prompt.tools, trace=trace, digests=known
+        )
+        self._remember(agent, request, located)
+        return located
+
+    def _remember(self, agent: AgentName, request: GenerationRequest, located: Located) -> None:
+        """For the next body that begins as this one does."""
+        if request.endpoint in WITH_MESSAGES:
+            messages, digests = request.messages, located.digests[-len(request.messages) :]
+            key = (agent, request.endpoint)
+            self._beginnings.note(key, request.json, messages, request.roles, digests, request.known)
 
     def locate_as_sent_on(
-        self, agent: AgentName, request: GenerationRequest, prompt: PromptParts, session: SessionId
+        self,
+        agent: AgentName,
+        request: GenerationRequest,
+        prompt: PromptParts,
+        session: SessionId,
+        digests: Sequence[MessageDigest] = (),
     ) -> Located:
         """The same for a prompt that the engine is sent in place of the client's, in the client's session: such prompts
-        are a line of their own."""
+        are a line of their own. ``digests``: of its first messages, as far as they are known."""
         head = _head(request, prompt)
         name = sent_on_name(session)
-        located = self._sessions.locate(agent, head, prompt.messages, name, tools=prompt.tools, apart=True)
+        located = self._sessions.locate(
+            agent, head, prompt.messages, name, tools=prompt.tools, apart=True, digests=digests
+        )
         return msgspec.structs.replace(located, session_id=session)
 
     def room_tokens(self, request: GenerationRequest, card: ModelCard, policy: Policy) -> int | None:
@@ -170,8 +199,14 @@ def sent_on_name(session: SessionId) -> str:
 
 def prompt_of(request: GenerationRequest) -> PromptParts:
     """The prompt as raw JSON, the system prompt first, wherever the dialect keeps it."""
-    messages = [bytes(raw) for raw in request.messages]
+    messages = request.messages
     return PromptParts(
-        messages=messages if request.system is None else [bytes(request.system), *messages],
+        messages=messages if request.system is None else (bytes(request.system), *messages),
         tools=None if request.tools is None else bytes(request.tools),
     )
+
+
+def _known_digests(request: GenerationRequest) -> tuple[MessageDigest, ...]:
+    """Of the first messages of :func:`prompt_of` it."""
+    known = () if request.known is None else request.known.digests
+    return known if request.system is None else (digest_message(bytes(request.system)), *known)

@@ -47,7 +47,9 @@ class Tails:
         form = self._form(request, asked, end)
         if self._is_alike.get(form) is False:
             return None
-        bodies = [_body(request, [_QUESTION, _like(decode(answer), letter), *follows]) for letter in "ab"]
+        bodies = [
+            _body(request, [_QUESTION, _like(decode(answer), letter), *map(msgspec.Raw, follows)]) for letter in "ab"
+        ]
         one, other = await asyncio.gather(*map(continuation.prompt_ids, bodies))
         tail = _after(_common_end(one, other), end) if one != other else ()
         if not tail:

@@ -77,7 +77,7 @@ def difference(old: SystemPrompt, new: SystemPrompt) -> Difference | None:
     return Difference(len(spans), first_difference(_joined(olds), _joined(news)), shapes)
 
 
-def _role(raw: msgspec.Raw) -> Any:
+def _role(raw: bytes) -> Any:
     try:
         return _ITEM.decode(raw).role
     except (msgspec.MsgspecError, RecursionError):

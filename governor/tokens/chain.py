@@ -114,15 +114,17 @@ class SessionIndex:
         tools: bytes | None = None,
         trace: str | None = None,
         apart: bool = False,
+        digests: Sequence[MessageDigest] = (),
     ) -> Located:
         """Find the session and shape of a prompt and remember the prompt as sent. Changes state.
 
         ``head`` is :func:`digest_head` of the model and tools; ``messages`` are all messages, system first, as raw
         JSON. With a client's session id the session is the one of that id; else the one a trace id ties it to; else
         the agent's session that shares most of the beginning, at least the first message that is not a system prompt.
-        A session that begins ``apart`` is found by its id only.
+        A session that begins ``apart`` is found by its id only. ``digests``: of the first messages, as far as the
+        caller has them.
         """
-        prompt = Prompt(head, messages, tools)
+        prompt = Prompt(head, messages, tools, digests)
         named = self._named(agent, client_session, trace)
         session = self._sessions.get((agent, named)) if named is not None else None
         if named is not None:

@@ -9,7 +9,7 @@ ten scripts and binary text lie within the bounds, with the lower ones widened f
 from __future__ import annotations
 
 import re
-from operator import add
+from operator import add, mul
 from typing import NamedTuple
 
 
@@ -60,6 +60,8 @@ _RATES = (
     Range(0.6, 2.2, 4.0),  # characters of four bytes
 )
 
+_LEAST, _USUAL, _GREATEST = (tuple(rates) for rates in list(zip(*_RATES, strict=True))[:3])
+
 _REPEATED = re.compile(rb"([-=_*#~. ])\1{15,}")
 _LONG_RUN = re.compile(rb"[A-Za-z0-9+/=_-]{24,}")
 _LETTERS = bytes((*range(0x41, 0x5B), *range(0x61, 0x7B)))
@@ -85,13 +87,8 @@ def estimate_text(data: bytes) -> Range:
         continuations = _count(data, _CONTINUATIONS)
     others = len(data) - letters - digits - spaces - two - three - four - continuations
     amounts = (repeated, runs, letters, digits, spaces, others, two, three, four)
-    parts = [rate.times(amount) for rate, amount in zip(_RATES, amounts, strict=True)]
-    return Range(
-        sum(part.least for part in parts),
-        sum(part.usual for part in parts),
-        sum(part.greatest for part in parts),
-        tuple(part.usual for part in parts),
-    )
+    by_class = tuple(map(mul, _USUAL, amounts))
+    return Range(sum(map(mul, _LEAST, amounts)), sum(by_class), sum(map(mul, _GREATEST, amounts)), by_class)
 
 
 def _count(data: bytes, of: bytes) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from governor.tokens.breaks import Break, BreakCause, diagnose_messages, diagnose_tools, first_difference
-from governor.tokens.digests import DIGEST_BYTES, digest_message
+from governor.tokens.digests import DIGEST_BYTES, MessageDigest, digest_message
 from governor.tokens.model import KnownPrefix
 from governor.types import AgentName, PromptShape, SessionId
 
@@ -21,11 +21,14 @@ class Prompt:
 
     __slots__ = ("chain", "digests", "head", "messages", "start", "tools")
 
-    def __init__(self, head: bytes, messages: Sequence[bytes], tools: bytes | None) -> None:
+    def __init__(
+        self, head: bytes, messages: Sequence[bytes], tools: bytes | None, known: Sequence[MessageDigest] = ()
+    ) -> None:
+        """``known``: digests of the first messages."""
         self.head = head
         self.messages = messages
         self.tools = tools
-        self.digests = tuple(digest_message(raw) for raw in messages)
+        self.digests = (*known, *map(digest_message, messages[len(known) :]))
         self.chain = b"".join(self.digests)
         self.start = _opening_at(messages)
         """Index of the opening message: the first that is not a system prompt."""

@@ -28,14 +28,26 @@ class _Entry(msgspec.Struct, frozen=True):
     end: int
 
 
-class JsonObject:
-    """One top-level JSON object. Raises :class:`BadRequest` unless the body is exactly one, without repeated keys."""
+class Span(msgspec.Struct, frozen=True):
+    """A part of a body. It stands in the list that is the value of a field, begins behind the list's bracket, and holds
+    whole items with the commas behind them: without it the body is as good an object as with it."""
 
-    def __init__(self, body: bytes) -> None:
+    start: int
+    end: int
+
+
+class JsonObject:
+    """One top-level JSON object. Raises :class:`BadRequest` unless the body is exactly one, without repeated keys.
+
+    ``known``: a part that is known to be well-formed, and is not read again.
+    """
+
+    def __init__(self, body: bytes, known: Span | None = None) -> None:
         self.body = body
+        read = body if known is None else body[: known.start] + body[known.end :]
         try:
-            body.decode()
-            self._raw = _FIELDS.decode(body)
+            read.decode()
+            self._read = _FIELDS.decode(read)
         except UnicodeDecodeError as error:
             raise BadRequest(f"The request body is not UTF-8 (byte {error.start}).") from error
         except msgspec.ValidationError as error:
@@ -44,10 +56,12 @@ class JsonObject:
             raise BadRequest(f"The request body is not valid JSON: {error}.") from error
         except RecursionError as error:
             raise BadRequest("The request body is nested too deeply.") from error
-        self._entries = self._locate()
+        entries = _located(read, self._read)
+        self._entries = entries if known is None else tuple(_behind(known, entry) for entry in entries)
+        self._known_in = None if known is None else next(e for e in self._entries if e.value < known.start < e.end)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._raw
+        return name in self._read
 
     def names(self) -> tuple[str, ...]:
         """Field names in the order they came."""
@@ -55,7 +69,21 @@ class JsonObject:
 
     def raw(self, name: str) -> msgspec.Raw | None:
         """The undecoded value of a field; ``None`` when it is absent. A JSON ``null`` is ``Raw(b"null")``."""
-        return self._raw.get(name)
+        whole = self._known_in
+        if whole is not None and whole.name == name:
+            return msgspec.Raw(memoryview(self.body)[whole.value : whole.end])
+        return self._read.get(name)
+
+    def raw_new(self, name: str) -> msgspec.Raw | None:
+        """The same without what of it was known."""
+        return self._read.get(name)
+
+    def value_start(self, name: str) -> int:
+        """Where in the body the value of a field begins. Raises :class:`KeyError` when it is absent."""
+        for entry in self._entries:
+            if entry.name == name:
+                return entry.value
+        raise KeyError(name)
 
     def edited(self, changes: Mapping[str, bytes | None]) -> bytes:
         """The body with these fields set to these JSON values, or removed where the value is ``None``.
@@ -79,30 +107,48 @@ class JsonObject:
         if head_only:
             out.append(body[: body.index(b"{") + 1])
         for name, value in changes.items():
-            if value is not None and name not in self._raw:
+            if value is not None and name not in self._read:
                 out += (b"" if head_only else b",", msgspec.json.encode(name), b":", value)
                 head_only = False
         out.append(body[self._entries[-1].end :] if self._entries else body[body.index(b"{") + 1 :])
         return b"".join(out)
 
-    def _locate(self) -> tuple[_Entry, ...]:
-        """Walk key by key, using the decoder's values to leap over them; a repeated key betrays itself on the way."""
-        body, entries, position = self.body, [], 0
-        seen: set[str] = set()
-        for _ in self._raw:
-            key = _KEY.match(body, position)
-            if key is None:  # cannot happen for a body the decoder took, unless a key came twice
-                raise BadRequest("The request body repeats a key.")
-            name = _STRING.decode(key[1])
-            value = bytes(self._raw[name])
-            end = key.end() + len(value)
-            if name in seen or not body.startswith(value, key.end()) or not _AFTER_VALUE.match(body, end):
-                raise BadRequest(f"The request body has the key {name!r} more than once.", param=name)
-            seen.add(name)
-            entries.append(_Entry(name, key.start(1), key.end(), end))
-            position = end
-        rest = _KEY.match(body, position)
-        if rest is not None:
-            name = _STRING.decode(rest[1])
+
+def _located(body: bytes, values: Mapping[str, msgspec.Raw]) -> tuple[_Entry, ...]:
+    """Walk key by key, using the decoder's values to leap over them; a repeated key betrays itself on the way."""
+    entries, position = [], 0
+    seen: set[str] = set()
+    for _ in values:
+        key = _KEY.match(body, position)
+        if key is None:  # cannot happen for a body the decoder took, unless a key came twice
+            raise BadRequest("The request body repeats a key.")
+        name = _STRING.decode(key[1])
+        value = memoryview(values[name])
+        end = key.end() + len(value)
+        if name in seen or not body.startswith(value, key.end()) or not _AFTER_VALUE.match(body, end):
             raise BadRequest(f"The request body has the key {name!r} more than once.", param=name)
-        return tuple(entries)
+        seen.add(name)
+        entries.append(_Entry(name, key.start(1), key.end(), end))
+        position = end
+    rest = _KEY.match(body, position)
+    if rest is not None:
+        name = _STRING.decode(rest[1])
+        raise BadRequest(f"The request body has the key {name!r} more than once.", param=name)
+    return tuple(entries)
+
+
+def _behind(known: Span, entry: _Entry) -> _Entry:
+    """Where a field stands once the known part is back in its place."""
+    if entry.end <= known.start:
+        return entry
+    size = known.end - known.start
+    if entry.value < known.start:
+        return _Entry(entry.name, entry.start, entry.value, entry.end + size)
+    return _Entry(entry.name, entry.start + size, entry.value + size, entry.end + size)
+
+
+def appended(body: bytes, fields: Mapping[str, bytes]) -> bytes:
+    """The body of an object that has other fields, with these at its end, unread: of a field that is there already, the
+    last value is the one that counts."""
+    more = b"".join(b',"%b":%b' % (name.encode(), value) for name, value in fields.items())
+    return b"".join((memoryview(body)[: body.rindex(b"}")], more, b"}"))

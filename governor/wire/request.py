@@ -6,18 +6,22 @@ content as part lists, unparsable tool-call arguments, ``reasoning_content`` any
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from governor.errors import BadRequest
-from governor.wire.jsonobject import JsonObject
+from governor.wire.beginnings import Known
+from governor.wire.jsonobject import JsonObject, Span
 from governor.wire.messages import joined
 from serve.engine import Endpoint
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 MAX_MODEL_CHARS = 512
+WITH_MESSAGES = frozenset({Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
+"""Their prompt is a list in the field ``messages``, whose items have roles."""
 
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder()
@@ -29,6 +33,9 @@ class _Head(msgspec.Struct):
 
 
 _HEADS = msgspec.json.Decoder(list[_Head])
+
+
+_Parser: TypeAlias = Callable[[JsonObject, Known | None], "GenerationRequest"]
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +50,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     caps: Mapping[str, int] = {}
     """Output caps the client gave, by the field it used. Nulls are absent."""
     choices: int = 1
-    messages: tuple[msgspec.Raw, ...] = ()
+    messages: tuple[bytes, ...] = ()
     roles: tuple[str, ...] = ()
     """Role of each message; ``""`` where the dialect has none."""
     system: msgspec.Raw | None = None
@@ -52,6 +59,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools_usable: bool = False
     """Tools are offered and not switched off."""
     cache_key: str | None = None
+    known: Known | None = None
+    """What of its messages was read before."""
 
     @property
     def requested_cap(self) -> int | None:
@@ -63,13 +72,28 @@ def with_messages(request: GenerationRequest, messages: Sequence[bytes | msgspec
     """The same chat with other messages, all else byte for byte. Raises :class:`BadRequest` for messages that could not
     have come from a client."""
     json = JsonObject(request.json.edited({"messages": joined(messages)}))
-    items, roles = _messages(json, ROLES)
-    return msgspec.structs.replace(request, json=json, messages=items, roles=roles)
+    items, roles = _messages(json, ROLES, None)
+    return msgspec.structs.replace(request, json=json, messages=items, roles=roles, known=None)
 
 
-def parse(endpoint: Endpoint, body: bytes) -> GenerationRequest:
-    """Read a body. Raises :class:`BadRequest` that names the field at fault."""
-    return _PARSERS[endpoint](JsonObject(body))
+def with_beginning(request: GenerationRequest, beginning: Sequence[bytes], covered: int) -> GenerationRequest:
+    """The same chat with these messages in place of the first ``covered``, all else byte for byte. Raises
+    :class:`BadRequest` for messages that could not have come from a client."""
+    messages = (*beginning, *request.messages[covered:])
+    items = joined(messages)
+    start = request.json.value_start("messages") + 1
+    json = JsonObject(request.json.edited({"messages": items}), Span(start, start + len(items) - 2))
+    roles = (*_roles(msgspec.Raw(joined(beginning)), ROLES), *request.roles[covered:])
+    return msgspec.structs.replace(request, json=json, messages=messages, roles=roles, known=None)
+
+
+def parse(endpoint: Endpoint, body: bytes, known: Known | None = None) -> GenerationRequest:
+    """Read a body. ``known``: what it begins with, which is not read again. Raises :class:`BadRequest` that names the
+    field at fault."""
+    if known is not None and endpoint in WITH_MESSAGES:
+        with contextlib.suppress(BadRequest):  # the whole of it says where
+            return _PARSERS[endpoint](JsonObject(body, known.span), known)
+    return _PARSERS[endpoint](JsonObject(body), None)
 
 
 def _value(json: JsonObject, name: str) -> Any:
@@ -129,21 +153,32 @@ def _text(json: JsonObject, name: str) -> str | None:
     return value
 
 
-def _items(json: JsonObject, name: str) -> tuple[msgspec.Raw, ...]:
-    raw = json.raw(name)
+def _items(raw: msgspec.Raw | None, name: str) -> tuple[bytes, ...]:
     try:
-        items = _LIST.decode(raw if raw is not None else b"null")
+        return tuple(map(bytes, _LIST.decode(_NULL if raw is None else raw)))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadRequest(f"'{name}' must be a list.", param=name) from error
+
+
+def _not_empty(items: tuple[bytes, ...], name: str) -> tuple[bytes, ...]:
     if not items:
         raise BadRequest(f"'{name}' must not be empty.", param=name)
-    return tuple(items)
+    return items
 
 
-def _messages(json: JsonObject, allowed: frozenset[str]) -> tuple[tuple[msgspec.Raw, ...], tuple[str, ...]]:
-    items = _items(json, "messages")
+def _messages(
+    json: JsonObject, allowed: frozenset[str], known: Known | None
+) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
+    raw = json.raw_new("messages")
+    items = _items(raw, "messages")
+    if known is not None:
+        return (*known.messages, *items), (*known.roles, *_roles(raw, allowed))
+    return _not_empty(items, "messages"), _roles(raw, allowed)
+
+
+def _roles(messages: msgspec.Raw | None, allowed: frozenset[str]) -> tuple[str, ...]:
     try:
-        heads = _HEADS.decode(json.raw("messages") or _NULL)
+        heads = _HEADS.decode(_NULL if messages is None else messages)
     except msgspec.ValidationError as error:
         raise BadRequest("'messages' must be a list of objects.", param="messages") from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -157,7 +192,7 @@ def _messages(json: JsonObject, allowed: frozenset[str]) -> tuple[tuple[msgspec.
                 param=f"messages[{index}].role",
             )
         roles.append(head.role)
-    return items, tuple(roles)
+    return tuple(roles)
 
 
 def _tools(json: JsonObject) -> tuple[msgspec.Raw | None, bool]:
@@ -173,8 +208,8 @@ def _tools(json: JsonObject) -> tuple[msgspec.Raw | None, bool]:
     return raw, bool(tools) and not off
 
 
-def _chat(json: JsonObject) -> GenerationRequest:
-    messages, roles = _messages(json, ROLES)
+def _chat(json: JsonObject, known: Known | None) -> GenerationRequest:
+    messages, roles = _messages(json, ROLES, known)
     tools, usable = _tools(json)
     return GenerationRequest(
         endpoint=Endpoint.CHAT,
@@ -189,14 +224,15 @@ def _chat(json: JsonObject) -> GenerationRequest:
         tools=tools,
         tools_usable=usable,
         cache_key=_text(json, "prompt_cache_key"),
+        known=known,
     )
 
 
 def _text_or_list(json: JsonObject, name: str) -> msgspec.Raw | None:
     raw = json.raw(name)
-    if raw is None or bytes(raw) == _NULL:
+    if raw is None or (len(raw) == len(_NULL) and bytes(raw) == _NULL):
         return None
-    if bytes(raw)[:1] not in {b'"', b"["}:
+    if bytes(memoryview(raw)[:1]) not in {b'"', b"["}:
         raise BadRequest(f"'{name}' must be a string or a list.", param=name)
     return raw
 
@@ -208,7 +244,7 @@ def _required(json: JsonObject, name: str) -> msgspec.Raw:
     return raw
 
 
-def _completions(json: JsonObject) -> GenerationRequest:
+def _completions(json: JsonObject, _known: Known | None) -> GenerationRequest:
     prompt = _required(json, "prompt")
     return GenerationRequest(
         endpoint=Endpoint.COMPLETIONS,
@@ -218,14 +254,15 @@ def _completions(json: JsonObject) -> GenerationRequest:
         wants_usage=_wants_usage(json),
         caps=_caps(json, "max_tokens"),
         choices=_integer(json, "n", most=128) or 1,
-        messages=(prompt,),
+        messages=(bytes(prompt),),
         roles=("",),
     )
 
 
-def _responses(json: JsonObject) -> GenerationRequest:
+def _responses(json: JsonObject, _known: Known | None) -> GenerationRequest:
     given = _required(json, "input")
-    items = _items(json, "input") if bytes(given).startswith(b"[") else (given,)
+    as_sent = bytes(given)
+    items = _not_empty(_items(given, "input"), "input") if as_sent.startswith(b"[") else (as_sent,)
     tools, usable = _tools(json)
     return GenerationRequest(
         endpoint=Endpoint.RESPONSES,
@@ -243,9 +280,9 @@ def _responses(json: JsonObject) -> GenerationRequest:
     )
 
 
-def _anthropic(endpoint: Endpoint) -> Callable[[JsonObject], GenerationRequest]:
-    def parse_messages(json: JsonObject) -> GenerationRequest:
-        messages, roles = _messages(json, frozenset({"user", "assistant", "system"}))
+def _anthropic(endpoint: Endpoint) -> _Parser:
+    def parse_messages(json: JsonObject, known: Known | None) -> GenerationRequest:
+        messages, roles = _messages(json, frozenset({"user", "assistant", "system"}), known)
         tools, usable = _tools(json)
         return GenerationRequest(
             endpoint=endpoint,
@@ -259,12 +296,13 @@ def _anthropic(endpoint: Endpoint) -> Callable[[JsonObject], GenerationRequest]:
             system=_text_or_list(json, "system"),
             tools=tools,
             tools_usable=usable,
+            known=known,
         )
 
     return parse_messages
 
 
-_PARSERS: Mapping[Endpoint, Callable[[JsonObject], GenerationRequest]] = {
+_PARSERS: Mapping[Endpoint, _Parser] = {
     Endpoint.CHAT: _chat,
     Endpoint.COMPLETIONS: _completions,
     Endpoint.RESPONSES: _responses,

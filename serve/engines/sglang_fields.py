@@ -13,7 +13,7 @@ import msgspec
 
 from governor.errors import BadRequest
 from governor.types import AgentClass
-from governor.wire.jsonobject import JsonObject
+from governor.wire.jsonobject import JsonObject, appended
 from governor.wire.sse import SseEvent
 from serve.engine import Endpoint, EngineCall, TokenIds, TurnFacts
 from serve.profile.model import PriorityOrder
@@ -87,8 +87,7 @@ def priority_of(agent_class: AgentClass, order: PriorityOrder) -> int:
 
 def asking_for_ids(call: EngineCall) -> EngineCall:
     """The same chat call, whose stream ends with an event of its token ids, even when it is aborted."""
-    json = JsonObject(call.body)
-    body = json.edited({"return_input_ids_in_sglext": b"true", "return_output_ids_in_sglext": b"true"})
+    body = appended(call.body, {"return_input_ids_in_sglext": b"true", "return_output_ids_in_sglext": b"true"})
     return msgspec.structs.replace(call, body=body, headers={**call.headers, "x-sglext-ids-framed": "1"})
 
 
