@@ -11,19 +11,19 @@ import httpx
 import msgspec
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from governor import instance
-from governor.cli.console import Exit, err, fail, milliseconds, out, plain_table, print_json, shown, told_errors
+from governor.cli.console import Exit, err, fail, out, print_json, told_errors
 from governor.cli.options import HomeOption, JsonOption
+from governor.cli.status_screen import screen
 from governor.instance import RunNote
 from governor.settings import Home
-from governor.snapshot import AgentView, Snapshot, TurnView
-from governor.types import TurnState
+from governor.snapshot import Snapshot
 
 _ASK_S = 5.0
 _STOP_POLL_S = 0.1
 _READY_POLL_S = 0.3
+_WIDEST = 140
 
 
 class _Reason(msgspec.Struct):
@@ -81,67 +81,47 @@ def wait_until_ready(note: RunNote) -> None:
         time.sleep(_READY_POLL_S)
 
 
-def status(home: HomeOption, as_json: JsonOption = False) -> None:
-    """Show the running governor: engine, agents, open turns. Exit code 3: not running, 4: engine not ready."""
+def status(
+    home: HomeOption,
+    as_json: JsonOption = False,
+    watch: Annotated[
+        float | None, typer.Option(help="Again every so many seconds.", metavar="SECONDS", min=0.2)
+    ] = None,
+) -> None:
+    """Show the running governor on one screen: engine, tiers, agents, queue, what was computed twice, alerts.
+
+    Exit code 0: the engine is ready, 3: no governor runs, 4: the engine is not ready. Unknown figures are ``-``.
+
+    \b
+    governor status --watch 2
+    governor status --json | jq .engine.mode
+    """
     with told_errors():
-        note = the_running(home)
-        raw = ask(note, "/governor/state")
-        snapshot = msgspec.json.decode(raw, type=Snapshot)
-        if as_json:
-            print_json(msgspec.Raw(raw))
-        else:
-            _print(note, snapshot)
+        while True:
+            note = the_running(home)
+            raw = ask(note, "/governor/state")
+            snapshot = msgspec.json.decode(raw, type=Snapshot)
+            if as_json:
+                print_json(msgspec.Raw(raw))
+            else:
+                _show(note, snapshot, clear=watch is not None)
+            if watch is None:
+                break
+            try:
+                time.sleep(watch)
+            except KeyboardInterrupt:
+                break
         if snapshot.engine.mode != "ready":
             raise SystemExit(int(Exit.NOT_READY))
 
 
-def _print(note: RunNote, snapshot: Snapshot) -> None:
-    engine = snapshot.engine
-    colour = "green" if engine.mode == "ready" else "red"
-    up_s = snapshot.now - snapshot.started_at
-    out.print(f"governor {snapshot.version} at {note.url}/v1, pid {note.pid}, up {up_s / 60:.0f} min")
-    out.print(
-        f"engine   {escape(engine.name)} [{colour}]{escape(engine.mode)}[/] {escape(engine.detail)}"
-        f"  models {escape(', '.join(engine.models)) or '-'}"
-        f"  window {shown(engine.window_tokens)}  slots {shown(engine.slots)}"
-    )
-    store = snapshot.store
-    if store.ok and not store.dropped:
-        out.print(f"log      ok, {store.pending} pending")
-    else:
-        out.print(f"log      [red]{store.pending} pending, {store.dropped} dropped[/] {escape(store.last_error or '')}")
-    for alert in snapshot.alerts:
-        out.print(f"[yellow]alert[/]    {escape(alert)}")
-    if snapshot.agents:
-        out.print(_agents(snapshot.agents))
-    if snapshot.turns:
-        out.print(_turns(snapshot.turns, snapshot.now))
-
-
-def _agents(agents: tuple[AgentView, ...]) -> Table:
-    table = plain_table("agent", "runs", "waits", "turns", "failed", "prompt", "cached", "out", "first token")
-    good = {TurnState.OK, TurnState.TRUNCATED}
-    for agent in agents:
-        failed = sum(count for state, count in agent.turns.items() if state not in good)
-        figures = (agent.running, agent.waiting, sum(agent.turns.values()), failed)
-        tokens = (agent.prompt_tokens, agent.cached_tokens, agent.completion_tokens)
-        table.add_row(escape(agent.name), *map(shown, figures), *map(shown, tokens), milliseconds(agent.last_ttft_ms))
-    return table
-
-
-def _turns(turns: tuple[TurnView, ...], now: float) -> Table:
-    table = plain_table("turn", "agent", "phase", "for", "prompt", "cap", "waits for")
-    for turn in turns:
-        table.add_row(
-            turn.turn_id,
-            escape(turn.agent),
-            turn.phase,
-            f"{now - turn.since:.0f} s",
-            shown(turn.prompt_tokens),
-            shown(turn.cap),
-            escape(turn.waits_for or ""),
-        )
-    return table
+def _show(note: RunNote, snapshot: Snapshot, *, clear: bool) -> None:
+    height = out.height if out.is_terminal else None
+    lines = screen(snapshot, where=f"{note.url}/v1 (pid {note.pid})", width=min(out.width, _WIDEST), height=height)
+    if clear:
+        out.clear()  # nothing where it is no terminal
+    for line in lines:
+        out.print(line, no_wrap=True, crop=False)
 
 
 def stop(
