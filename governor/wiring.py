@@ -28,6 +28,7 @@ from governor.store.turnlog import SqlTurnLog
 from governor.tokens.counter import Counter, EstimateCounter
 from governor.types import AgentName
 from serve.engine import Engine
+from serve.engines.http import HttpTimeouts
 from serve.engines.llamacpp import LlamaCpp
 from serve.engines.openai_upstream import OpenAIUpstream
 from serve.engines.sglang import Sglang
@@ -47,6 +48,7 @@ class EngineTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Sent to this URL only."""
     cache: CachePlaces | None = None
     """Where an SGLang tells of its cache; ``None``: nowhere."""
+    timeouts: HttpTimeouts | None = None
 
 
 def build_engine(target: EngineTarget) -> Engine:
@@ -54,8 +56,8 @@ def build_engine(target: EngineTarget) -> Engine:
     if target.kind == "llamacpp":
         return LlamaCpp(target.url, version=version("xllamacpp"))
     if target.kind == "sglang":
-        return Sglang(target.url, key=target.key)
-    return OpenAIUpstream("upstream", target.url, key=target.key)
+        return Sglang(target.url, key=target.key, timeouts=target.timeouts)
+    return OpenAIUpstream("upstream", target.url, key=target.key, timeouts=target.timeouts)
 
 
 def build_cache(target: EngineTarget) -> CacheFeed | None:

@@ -15,6 +15,7 @@ from governor.cli import (
     compactions,
     connect,
     context,
+    demo,
     doctor,
     engine_cmd,
     explain,
@@ -44,6 +45,7 @@ app.command()(up.up)
 app.command()(status.status)
 app.command()(status.stop)
 app.command()(top.top)
+app.command()(demo.demo)
 app.command()(chat.chat)
 app.command()(log.log)
 app.command()(log.usage)

@@ -223,7 +223,7 @@ class Pieces:
             await asyncio.sleep(_ABORT_AGAIN_S)
 
     def _on_events(self, events: list[SseEvent]) -> bytes:
-        return b"".join(self._on_event(event) for event in events)
+        return b"".join([self._on_event(event) for event in events])
 
     def _on_event(self, event: SseEvent) -> bytes:
         piece = self._joined.piece
@@ -233,10 +233,9 @@ class Pieces:
             if self._pausing.on_ids is not None:
                 self._pausing.on_ids(ids)
             return b""
-        was_started = piece.started
         out = self._joined.on_event(event)
-        if piece.started and not was_started:
-            self._pausing.lease.on_started()
+        if piece.started and (piece.generated_bytes or not piece.stop_asked):
+            self._pausing.lease.on_started()  # not by the end of one that was stopped in its prefill
         if piece.said or piece.has_calls:
             self._shows.set()
         if piece.held and self._is_lost():

@@ -38,6 +38,8 @@ class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Longest silence of an engine that works on a turn: a cold 200K prefill on a small machine takes half an hour."""
     ask_s: float = 10.0
     """Longest wait for a question that generates nothing."""
+    abort_s: float = 2.0
+    """Longest wait for an abort to be taken."""
 
 
 @contextmanager

@@ -27,7 +27,6 @@ _FRESH_S = 5.0
 _GENERATE_PROBE_EVERY_S = 60.0
 _GENERATE_PROBE_S = 25.0
 """The engine gives the probe up after 20 s (``SGLANG_HEALTH_CHECK_TIMEOUT``)."""
-_ABORT_S = 2.0
 
 
 class Sglang(HttpEngine):
@@ -103,7 +102,7 @@ class Sglang(HttpEngine):
 
     async def _send_abort(self, rid: str) -> None:
         with contextlib.suppress(GovernorError), translated(self.name):
-            await self._client.post("/abort_request", json={"rid": rid}, timeout=_ABORT_S)
+            await self._client.post("/abort_request", json={"rid": rid}, timeout=self._timeouts.abort_s)
 
     async def describe(self) -> EngineInfo:
         """Also learns the direction of priorities and whether sessions are kept."""
@@ -177,7 +176,7 @@ class Sglang(HttpEngine):
     async def close_session(self, session: str) -> None:
         """The engine no longer prefers to keep what this session has cached. Raises nothing."""
         with contextlib.suppress(GovernorError), translated(self.name):
-            await self._client.post("/close_session", json={"session_id": session}, timeout=_ABORT_S)
+            await self._client.post("/close_session", json={"session_id": session}, timeout=self._timeouts.abort_s)
 
     async def aclose(self) -> None:
         await asyncio.gather(*self._aborts)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,8 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         server = TwinServer(machine, settings, script=script)
     except (ServeError, BadScript, OSError, ValueError) as error:
         parser.error(str(error))
+    if arguments.until_stdin_ends:
+        threading.Thread(target=_stop_when_stdin_ends, daemon=True).start()
     asyncio.run(_serve(server, arguments.host, arguments.port))
     return 0
+
+
+def _stop_when_stdin_ends() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
         "--kv-replay-endpoint", metavar="ADDRESS", help="ZMQ address at which missed ones are to be had"
     )
     parser.add_argument("--plugin-socket", type=Path, metavar="PATH", help="where our plugin in an engine would listen")
+    parser.add_argument(
+        "--until-stdin-ends", action="store_true", help="end with whoever holds the other end of the standard input"
+    )
     return parser
 
 

@@ -38,6 +38,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The request says that the answer begins in the thinking phase."""
     priority: int = 0
     ignore_eos: bool = False
+    accept_length: float | None = None
+    """See :class:`serve.twin.engine_model.Ask`."""
 
     def ask(self, rid: str) -> Ask:
         return Ask(
@@ -48,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             max_new_tokens=self.max_new_tokens,
             priority=self.priority,
             ignore_eos=self.ignore_eos,
+            accept_length=self.accept_length,
         )
 
 

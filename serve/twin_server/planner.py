@@ -166,6 +166,7 @@ class Planner:
             thinks=wanted.thinks,
             priority=wanted.priority,
             ignore_eos=wanted.ignore_eos,
+            accept_length=wanted.wish.accept_length,
         )
 
     @property

@@ -64,6 +64,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How probable a call is where tools are offered."""
     seed: int | None = None
     """Another than the engine's."""
+    accept_length: Annotated[float, msgspec.Meta(ge=1)] | None = None
+    """Tokens a decode step, where the text is easier or harder to guess than the machine's."""
 
     def __post_init__(self) -> None:
         if self.tokens is not None and self.text is not None:
