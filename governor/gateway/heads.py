@@ -27,7 +27,9 @@ class Heads:
         """``digests``: exact ones of the messages. Asks the archive for a conversation not seen since the start."""
         conversation = (agent, session)
         if conversation not in self.book:
-            self.book.add(conversation, *await self._archive.heads(agent, session))
+            stored = await self._archive.heads(agent, session)
+            if conversation not in self.book:  # another turn of it may have asked, and made a head since
+                self.book.add(conversation, *stored)
         heads = self.book.of(conversation)
         return find(heads, digests, lambda: self.loosely(messages, digests)) if heads else None
 
