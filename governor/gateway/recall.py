@@ -76,6 +76,7 @@ class _Asked(msgspec.Struct, frozen=True):
     text: str = ""
     told: str = ""
     flag: str = ""
+    """For the row, beside what it is told."""
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -84,7 +85,9 @@ class _Result(msgspec.Struct, frozen=True):
     message: bytes
     tokens: int
     flag: str
-    """For the row; ``{}`` in it is for its tokens."""
+    """For the row."""
+    recalled: Wanted | None
+    """What the model has now."""
 
 
 class Recalls:
@@ -145,7 +148,6 @@ class Recalls:
             return _Asked(None, told=wanted, flag="recall_misasked: its arguments cannot be read")
         if wanted in self._before:
             return _Asked(wanted, told=recall.said_before(wanted), flag=f"recall_repeated: {wanted.handle}")
-        self._before.add(wanted)
         found = await self._archive.recall(wanted.handle, self._asking.turn.agent)
         if found is None:
             return _Asked(wanted, told=recall.unknown(wanted.handle), flag=f"recall_unknown: {wanted.handle}")
@@ -170,14 +172,17 @@ class Recalls:
             body = self._body.edited({"messages": joined(messages), "continue_final_message": None})
             count = await self._count(body, base_tokens + weighed + _FRAME_TOKENS * len(calls))
             cap = left if window is None else min(left, window - count.upper)
-            if cap >= reserve:
+            if cap >= (reserve if share else min(left, asking.policy.output.floor)):
                 break
         else:
             return None
         true = max(0, count.tokens - base_tokens)
         for result in results:
-            if result.flag:
-                asking.turn.note(result.flag.format(f"{true * result.tokens // max(1, weighed):,}"))
+            if result.recalled is not None:
+                self._before.add(result.recalled)
+                asking.turn.note(f"recalled: {result.recalled.handle}, {true * result.tokens // weighed:,} tokens")
+            elif result.flag:
+                asking.turn.note(result.flag)
         self._messages = messages
         self._prompt_tokens = count.tokens
         self._recalled_tokens += true
@@ -191,15 +196,16 @@ class Recalls:
     def _results(self, asked: Sequence[_Asked], ids: Sequence[str], room: int) -> list[_Result]:
         results, left = [], room
         for each, id_ in zip(asked, ids, strict=True):
-            text, flag = each.told, each.flag
-            if each.wanted is not None and not each.told:
-                handle = each.wanted.handle
+            text, flag, recalled = each.told, each.flag, None
+            if each.wanted is not None and not text:
                 part = recall.excerpt(each.text, each.wanted, self._size, left)
-                text = recall.no_room(handle, left) if part is None else part
-                flag = f"recall_no_room: {handle}" if part is None else f"recalled: {handle}, {{}} tokens"
+                if part is None:
+                    text, flag = recall.no_room(each.wanted.handle, left), f"recall_no_room: {each.wanted.handle}"
+                else:
+                    text, recalled = part, each.wanted
             tokens = self._size(text)
             left -= tokens
-            results.append(_Result(recall.result_message(id_, text), tokens, flag))
+            results.append(_Result(recall.result_message(id_, text), tokens, flag, recalled))
         return results
 
     def _size(self, text: str) -> int:

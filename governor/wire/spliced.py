@@ -98,12 +98,6 @@ class _Spliced:
         apart = is_new and before and not before.isspace() and not text[:1].isspace()
         return _GAP + text if apart else text
 
-    def _note_text(self, kind: str, text: str) -> None:
-        if kind == "content":
-            self.generation.content += text
-        else:
-            self.generation.reasoning += text
-
 
 class SplicedStream(_Spliced):
     """A stream."""
@@ -121,7 +115,7 @@ class SplicedStream(_Spliced):
         self._numbers: dict[int, int] = {}
         """Of calls that are shown: the index that each has for the client."""
         self._unnamed: dict[int, list[dict[str, Any]]] = {}
-        self._texts: dict[str, list[str]] = {"content": [], "reasoning": []}
+        self._texts: dict[str, list[str]] = {kind: [] for kind in _TEXTS}
         self._held: list[tuple[str, dict[str, Any]]] = []
         """The end of a generation that asks, event by event."""
 
@@ -174,11 +168,9 @@ class SplicedStream(_Spliced):
         generation = self.generation
         delta = dict(choice["delta"]) if isinstance(choice.get("delta"), dict) else {}
         as_is = self._is_first
-        for kind in _TEXTS:
-            text = delta.get(kind)
-            if isinstance(text, str) and text:
-                self._on_text(kind, text)
-                delta[kind] = self._joined(kind, text)
+        for kind, text in _texts_in(delta):
+            self._texts[kind].append(text)
+            delta[kind] = self._joined(kind, text)
         pieces = delta.get("tool_calls")
         if isinstance(pieces, list):
             delta["tool_calls"] = shown = [each for piece in pieces for each in self._on_call(piece)]
@@ -206,7 +198,7 @@ class SplicedStream(_Spliced):
         if late:
             delta["tool_calls"] = [*late, *delta.get("tool_calls", ())]
         generation.finish = choice["finish_reason"]
-        generation.content, generation.reasoning = ("".join(self._texts[kind]) for kind in ("content", "reasoning"))
+        _set_texts(generation, {kind: "".join(texts) for kind, texts in self._texts.items()})
         generation.own = [call for _, call in sorted(self._own.items())]
         if isinstance(chunk.get("usage"), dict):
             generation.usage = chunk["usage"]
@@ -223,9 +215,6 @@ class SplicedStream(_Spliced):
 
     def _first_extension(self) -> bytes:
         return b"" if self._extension is None else _event(self._extension)
-
-    def _on_text(self, kind: str, text: str) -> None:
-        self._texts["content" if kind == "content" else "reasoning"].append(text)
 
     def _on_call(self, piece: Any) -> list[dict[str, Any]]:
         """What is shown of a piece of a call: itself under the client's index, and what waited for its name."""
@@ -288,11 +277,10 @@ class SplicedWhole(_Spliced):
         finish, usage = choice.get("finish_reason"), answer.get("usage")
         generation.finish = finish if isinstance(finish, str) else None
         generation.usage = usage if isinstance(usage, dict) else {}
-        for kind in _TEXTS:
-            text = message.get(kind)
-            if isinstance(text, str) and text:
-                self._note_text(kind, text)
-                self._texts[kind] += self._joined(kind, text)
+        said = dict(_texts_in(message))
+        _set_texts(generation, said)
+        for kind, text in said.items():
+            self._texts[kind] += self._joined(kind, text)
         if self._is_first:
             self._extension = answer.get("sglext")
         named = self._named(answer)
@@ -315,6 +303,16 @@ def ended_with(body: bytes, finish: str) -> bytes:
     answer: dict[str, Any] = msgspec.json.decode(body)
     choice = answer["choices"][0] | {"finish_reason": finish}
     return msgspec.json.encode(answer | {"choices": [choice]})
+
+
+def _texts_in(said: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(kind, text) for kind in _TEXTS if isinstance(text := said.get(kind), str) and text]
+
+
+def _set_texts(generation: Generation, said: dict[str, str]) -> None:
+    """Some engines tell reasoning under both names."""
+    generation.content = said.get("content", "")
+    generation.reasoning = said.get("reasoning_content") or said.get("reasoning", "")
 
 
 def _own_call(call: Any) -> OwnCall:

@@ -288,22 +288,22 @@ async def test_a_giant_text_comes_in_parts(rig: Rig) -> None:
         assert f"[characters 5,000 to 6,000 of {len(text):,}; for what follows: offset=6000]" in part
 
 
-async def test_no_more_than_there_is_room_for(rig: Rig) -> None:
+@pytest.mark.parametrize(("filled", "came"), [(900, True), (3600, False)])
+async def test_no_more_than_there_is_room_for(filled: int, came: bool, rig: Rig) -> None:
     """The window is nearly full: little comes back, or nothing, and the engine never refuses."""
     text = "word " * 4000
-    for filled, came in ((900, True), (3600, False)):
-        async with rig(recall(handle(text)), SAYS, window_tokens=4096, policy=POLICY + "trigger = 1.0\n") as (
-            gateway,
-            engine,
-        ):
-            keep(gateway, text)
-            messages = [{"role": "user", "content": "fill " * filled}]
-            played = await streamed(gateway, messages=messages, max_tokens=300)
-            assert played.seen.content == "It is 7143."
-            (said,) = results(engine)
-            assert (said.startswith("word word"), "does not fit" in said) == (came, not came)
-            flags = [flag.partition(":")[0] for flag in (await gateway.ends())[-1].flags]
-            assert ("recalled" if came else "recall_no_room") in flags
+    again = (recall(handle(text)),) if came else ()
+    policy = POLICY + "trigger = 1.0\n"
+    async with rig(recall(handle(text)), *again, SAYS, window_tokens=4096, policy=policy) as (gateway, engine):
+        keep(gateway, text)
+        messages = [{"role": "user", "content": "fill " * filled}]
+        played = await streamed(gateway, messages=messages, max_tokens=300)
+        assert played.seen.content == "It is 7143."
+        first, *more = results(engine)
+        assert (first.startswith("word word"), "does not fit" in first) == (came, not came)
+        assert all("stands above" in each for each in more)
+        flags = [flag.partition(":")[0] for flag in (await gateway.ends())[-1].flags]
+        assert ("recalled" if came else "recall_no_room") in flags
 
 
 async def test_the_cap_is_of_the_whole_answer(rig: Rig) -> None:
@@ -399,6 +399,16 @@ async def test_an_engine_that_does_not_go_on(word: str, stream: bool, rig: Rig) 
             assert (await gateway.chat(**request())).status_code >= 500
         assert len(engine.hits) == 2
         assert (await gateway.ends())[-1].state is TurnState.UPSTREAM_ERROR
+
+
+async def test_a_loop_behind_a_recall_is_ended(rig: Rig) -> None:
+    """On an engine that answers in one generation, by the relay's own guard."""
+    loops = Behaviour(say="And so on and on. " * 300)
+    async with rig(recall(handle()), loops, policy=POLICY + "[output]\nloop_chars = 200\n") as (gateway, engine):
+        seen = (await streamed(gateway, max_tokens=4000)).seen
+        assert (seen.finishes, seen.dones, seen.roles) == (["length"], 1, 1)
+        assert len(seen.content) < 1000
+        assert len(engine.hits) == 2
 
 
 async def test_the_sdk_reads_it(rig: Rig) -> None:

@@ -136,6 +136,13 @@ def test_a_name_that_never_comes_is_not_ours() -> None:
     assert call["function"]["arguments"] == "{}"
 
 
+def test_reasoning_under_two_names_is_said_once() -> None:
+    spliced = SplicedStream(OWN)
+    both = {"reasoning": "Hm.", "reasoning_content": "Hm."}
+    fed(spliced, event(both) + event({"tool_calls": [piece(0, OWN)]}) + event({}, "stop") + DONE)
+    assert spliced.generation.reasoning == "Hm."
+
+
 def test_usage_beside_a_choice() -> None:
     spliced = SplicedStream(OWN)
     fed(spliced, event({"tool_calls": [piece(0, OWN)]}) + event({}, "stop", usage=usage(100, 20)) + DONE)
