@@ -6,6 +6,7 @@ plan changes what is sent; it is frozen as the conversation's next head and arch
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 
 import msgspec
@@ -28,20 +29,25 @@ from governor.output.caps import effective_window, wanted_cap
 from governor.output.kinds import turn_kind
 from governor.policy.model import CompressionMode, Exhausted, Policy
 from governor.store.archive_model import Archive, CompactedBy, Compaction, Head
+from governor.tokens.chain import Located
 from governor.tokens.digests import digest_message
 from governor.types import MAIN_KINDS, TokenCount
 from governor.wire.request import with_beginning
 from serve.engine import Endpoint, Engine, ModelCard
 
-_MOST_SESSIONS = 1024
+_MOST_LINES = 1024
+_UNDER_WAY = "its history is being made shorter for another turn"
 
 
-class _Session(msgspec.Struct):
-    """What is remembered of a conversation's attempts."""
+class _Line(msgspec.Struct):
+    """What is remembered of the attempts on one line of a conversation; a branch begins with what its parent has had.
+    Others in the same session, such as a helper's, tell nothing about it."""
 
     record: Record = Record()
     told: bool = False
     """The client has had its overflow for this row of misses."""
+    lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    """Held while a prompt is made shorter. A retry, or the turn after, goes on with what came of it."""
 
 
 class Compressor:
@@ -66,7 +72,8 @@ class Compressor:
         self._requested = requested
         self._events = event_log
         self._clock = clock
-        self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
+        self._lines: OrderedDict[int, _Line] = OrderedDict()
+        """By their paths in the session index."""
 
     async def shaped(self, turn: Turn, sent: Shaped, advice: Advice, card: ModelCard, policy: Policy) -> Shaped:
         """``advice``: what is to be done for a client that compacts in vain. Raises
@@ -75,25 +82,35 @@ class Compressor:
         window = effective_window(card.window_tokens, policy)
         if sent.request.endpoint is not Endpoint.CHAT or wanted.mode is CompressionMode.OFF or window is None:
             return sent
-        now = await self._with_head(turn, sent) if wanted.mode is CompressionMode.ENFORCE else sent
         if turn_kind(sent.request) not in MAIN_KINDS:
-            return now
+            return await self._begun(turn, sent, policy)
+        line = self._line(sent.located)
+        if line.lock.locked():
+            turn.on_queued(_UNDER_WAY)
+        async with line.lock:
+            return await self._main(turn, sent, line, advice, policy, window)
+
+    async def _main(
+        self, turn: Turn, sent: Shaped, line: _Line, advice: Advice, policy: Policy, window_tokens: int
+    ) -> Shaped:
+        """The next prompt of a line."""
+        wanted = policy.compression
+        now = await self._begun(turn, sent, policy)
         count = now.estimate or await self._planner.count(now.prompt, now.located)
         now = msgspec.structs.replace(now, estimate=count)
         asked_for = self._requested.take(turn.agent)
-        own = limits_of(wanted, window)
+        own = limits_of(wanted, window_tokens)
         limits = _limits(own, count, advice, asked_for=asked_for)
-        session = self._session(turn, now)
-        session.record = on_prompt(session.record, count.upper, limits)
-        session.told = session.told and session.record.misses > 0
-        if count.upper < limits.trigger_tokens or (session.record.misses >= wanted.attempts and not asked_for):
+        line.record = on_prompt(line.record, count.upper, limits)
+        line.told = line.told and line.record.misses > 0
+        if count.upper < limits.trigger_tokens or (line.record.misses >= wanted.attempts and not asked_for):
             return now
         if not count.exact:
             count = await exact_count(self._engine, now.request, policy) or count
         now = msgspec.structs.replace(now, count=count if count.exact else None)
         digest = digest_prompt(now.prompt.messages, now.prompt.tools)
         permit = can_try(
-            session.record,
+            line.record,
             digest,
             count.tokens,
             limits=limits,
@@ -109,16 +126,22 @@ class Compressor:
             count=count,
             policy=policy,
             limits=limits,
-            is_due=count.tokens >= own.trigger_tokens,
-            window_tokens=window,
+            trigger_tokens=own.trigger_tokens,
+            is_asked_for=asked_for,
+            window_tokens=window_tokens,
             cap_tokens=cap,
         )
-        return await self._tried(sent, case, digest, session)
+        return await self._tried(sent, case, digest, line)
 
-    async def _tried(self, sent: Shaped, case: Case, digest: bytes, session: _Session) -> Shaped:
+    async def _tried(self, sent: Shaped, case: Case, digest: bytes, line: _Line) -> Shaped:
         turn, now, count, limits, policy = case.turn, case.now, case.count, case.limits, case.policy
         began = self._clock.monotonic()
-        drafted = await self._drafting.drafted(case)
+        drafted = None
+        try:
+            drafted = await self._drafting.drafted(case)
+        finally:
+            if drafted is None and case.is_asked_for:
+                self._requested.ask(turn.agent)
         if drafted is None:
             return now
         took_ms = (self._clock.monotonic() - began) * 1000
@@ -131,21 +154,21 @@ class Compressor:
         compaction = self._compaction(turn, now, count, drafted, took_ms)
         if policy.compression.mode is CompressionMode.OBSERVE:
             # Not tried again before the prompt has grown, as an accepted one would not be.
-            session.record = msgspec.structs.replace(session.record, last_tokens=count.tokens)
+            line.record = msgspec.structs.replace(line.record, last_tokens=count.tokens)
             self._tell(turn, msgspec.structs.replace(compaction, outcome="would" if drafted.plan else "no_result"))
             return now
-        outcome, session.record = judge(session.record, attempt, limits)
+        outcome, line.record = judge(line.record, attempt, limits)
         compaction = msgspec.structs.replace(compaction, outcome=outcome.value)
         if outcome is Outcome.ACCEPTED and drafted.shaped is not None:
             return self._accepted(turn, sent, now, drafted, compaction)
         self._tell(turn, compaction)
-        exhausted = session.record.misses >= policy.compression.attempts
-        if exhausted and case.is_due and policy.compression.exhausted is Exhausted.OVERFLOW and not session.told:
-            session.told = True
+        exhausted = line.record.misses >= policy.compression.attempts
+        if exhausted and case.is_due and policy.compression.exhausted is Exhausted.OVERFLOW and not line.told:
+            line.told = True
             raise ContextOverflow(
                 prompt_tokens=count.tokens,
                 window_tokens=case.window_tokens,
-                reserve_tokens=max(case.cap_tokens, case.window_tokens - limits.trigger_tokens),
+                reserve_tokens=max(case.cap_tokens, case.window_tokens - case.trigger_tokens),
                 detail=f"(The governor could not make it shorter: {compaction.detail or outcome.value}.)",
             )
         return now
@@ -175,8 +198,10 @@ class Compressor:
         done = f"compressed: {compaction.before_tokens:,} -> {compaction.after_tokens:,} tokens ({compaction.stages})"
         return msgspec.structs.replace(shaped, located=located, head=head, edits=(*sent.edits, done))
 
-    async def _with_head(self, turn: Turn, sent: Shaped) -> Shaped:
+    async def _begun(self, turn: Turn, sent: Shaped, policy: Policy) -> Shaped:
         """The prompt with the head that stands for its beginning, if there is one."""
+        if policy.compression.mode is not CompressionMode.ENFORCE:
+            return sent
         messages, located = sent.prompt.messages, sent.located
         found = await self.heads.find(turn.agent, located.session_id, messages, located.digests)
         if found is None:
@@ -191,13 +216,15 @@ class Compressor:
         edits = (*sent.edits, f"head: {len(head.messages)} for {head.covered} messages")
         return Shaped(request=request, prompt=prompt, located=located, head=head, edits=edits)
 
-    def _session(self, turn: Turn, now: Shaped) -> _Session:
-        key = (turn.agent, now.located.session_id)
-        session = self._sessions.setdefault(key, _Session())
-        self._sessions.move_to_end(key)
-        while len(self._sessions) > _MOST_SESSIONS:
-            self._sessions.popitem(last=False)
-        return session
+    def _line(self, located: Located) -> _Line:
+        line = self._lines.get(located.path)
+        if line is None:
+            parent = None if located.parent is None else self._lines.get(located.parent)
+            line = self._lines[located.path] = _Line(parent.record, parent.told) if parent else _Line()
+        self._lines.move_to_end(located.path)
+        while len(self._lines) > _MOST_LINES:
+            self._lines.popitem(last=False)
+        return line
 
     def _compaction(self, turn: Turn, now: Shaped, count: TokenCount, drafted: Drafted, took_ms: float) -> Compaction:
         return Compaction(

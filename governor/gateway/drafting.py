@@ -65,11 +65,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt as it is."""
     policy: Policy
     limits: Limits
-    is_due: bool
-    """By the policy's own trigger; ``False``: somebody else wants it shorter."""
+    trigger_tokens: int
+    """The policy's own."""
+    is_asked_for: bool
+    """By the owner."""
     window_tokens: int
     cap_tokens: int
     """What the answer may have."""
+
+    @property
+    def is_due(self) -> bool:
+        """By the policy's own trigger; ``False``: somebody else wants it shorter."""
+        return self.count.tokens >= self.trigger_tokens
 
     @property
     def fits(self) -> bool:

@@ -42,13 +42,15 @@ async def gateway(twin: Running, tmp_path: Path) -> AsyncIterator[Governed]:
 class LongTask:
     """Nearly all of it is the task, which nothing may touch; what follows is short."""
 
-    def __init__(self, gateway: Governed, agent: str) -> None:
+    def __init__(self, gateway: Governed, agent: str, **fields: Any) -> None:
         self._gateway = gateway
         self._agent = agent
+        self._fields = fields
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": prose(seeded(3), 8_000)}]
 
     async def ask(self) -> httpx.Response:
-        answer = await self._gateway.chat(self._agent, model="tiny-hybrid", messages=self.messages, max_tokens=16)
+        body = {"model": "tiny-hybrid", "messages": self.messages, "max_tokens": 16} | self._fields
+        answer = await self._gateway.chat(self._agent, **body)
         said, asked = prose(seeded(4), 40), prose(seeded(5), 40)
         self.messages += [{"role": "assistant", "content": said}, {"role": "user", "content": asked}]
         return answer
@@ -98,3 +100,59 @@ async def test_the_owner_may_ask_for_it_at_any_time(gateway: Governed) -> None:
     assert shorter.edits[0].startswith("compressed: ")
     assert (shorter.usage.prompt_tokens or 0) < 0.55 * (before.usage.prompt_tokens or 0)
     assert next_.edits[0].startswith("head: ")
+
+
+async def test_another_line_of_the_session_is_no_relief(gateway: Governed) -> None:
+    """A client runs a helper with a short prompt under the session's own name, turn for turn."""
+    client = LongTask(gateway, "alice", prompt_cache_key="one")
+    answers = []
+    for number in range(6):
+        answers.append((await client.ask()).status_code)
+        helper = [{"role": "user", "content": f"Count the files, helper {number}."}]
+        fields = {"model": "tiny-hybrid", "messages": helper, "max_tokens": 16, "prompt_cache_key": "one"}
+        (await gateway.chat("alice", **fields)).raise_for_status()
+    assert answers == [200, 400, 200, 200, 200, 200]
+    assert len(await gateway.archive.compactions(AgentName("alice"))) == 2
+
+
+async def test_a_line_that_goes_on_from_it_is(gateway: Governed) -> None:
+    """The client has made its history shorter by itself; when that has grown again, it is tried again."""
+    client = LongTask(gateway, "bob", prompt_cache_key="one")
+    for _ in range(3):
+        await client.ask()
+    long, client.messages[0] = client.messages[0], {"role": "user", "content": "Go on, in short."}
+    (await client.ask()).raise_for_status()
+    client.messages.insert(1, long)
+    await client.ask()
+    tries = await gateway.archive.compactions(AgentName("bob"))
+    assert [each.by for each in tries].count(CompactedBy.GOVERNOR) == 3
+
+
+async def test_the_error_has_the_policys_reserve_whoever_asked(gateway: Governed) -> None:
+    """The owner's own limits are lower, and are none of the client's."""
+    client = LongTask(gateway, "alice")
+    await client.ask()
+    gateway.governor.requested.ask(AgentName("alice"))
+    answer = await client.ask()
+    assert answer.status_code == 400
+    reserve = WINDOW - int(WINDOW * 0.8)
+    assert f"at least {reserve} are kept for the answer" in answer.json()["error"]["message"]
+
+
+async def test_what_the_owner_asked_for_waits_for_its_moment(twin: Running, tmp_path: Path) -> None:
+    """Within a chain of calls nothing may be dropped that the next summary could tell of: what nobody could do yet is
+    still asked for at the user's next question."""
+    policy = ENFORCE.replace('"trim", "stub", "drop"', '"summary", "drop"')
+    async with governed(twin.url, tmp_path, engine_kind="sglang", policies={"alice": policy}) as gateway:
+        loop = ToolLoop(gateway, "alice")
+        for _ in range(10):
+            loop.on_tool()
+        gateway.governor.requested.ask(AgentName("alice"))
+        await loop.step()
+        loop.on_answer("And what next?")
+        await loop.ask()
+        ends = [end for end in await gateway.ends() if end.kind != "summary"]
+        assert not ends[0].edits[0].startswith("compressed: ")
+        assert ends[1].edits[0].startswith("compressed: "), ends[1].flags
+        await gateway.assert_idle()
+        await twin.until_idle()

@@ -93,3 +93,30 @@ async def test_it_is_summarised_once_and_goes_on_warm(rests: bool, tmp_path: Pat
             assert cached_share(turn) >= 0.95
         await gateway.assert_idle()
         await twin.until_idle()
+
+
+async def test_a_retry_goes_on_with_the_summary_that_is_being_written(tmp_path: Path) -> None:
+    """A client that asks again while it waits costs no second summary, and its prompt is the same."""
+    async with (
+        twin_server(
+            small_machine(tiers={"device_tokens": 32768, "host_tokens": 65536}, context_tokens=16384), script=SCRIPT
+        ) as twin,
+        governed(twin.url, tmp_path, engine_kind="sglang", policies={"alice": POLICY}) as gateway,
+    ):
+        messages: list[dict[str, Any]] = [{"role": "system", "content": "Follow the rules. " * 100}]
+        for number in range(6):
+            messages += [
+                {"role": "user", "content": f"question {number} " + "words and more of them " * 170},
+                {"role": "assistant", "content": f"answer {number} " + "and more of them " * 170},
+            ]
+        messages.append({"role": "user", "content": "and what of it?"})
+        body: dict[str, Any] = {"model": "tiny-hybrid", "messages": messages, "max_tokens": 100}
+        for answer in await asyncio.gather(*(gateway.chat(**body) for _ in range(3))):
+            answer.raise_for_status()
+        ends = await gateway.ends()
+        turns = [end for end in ends if end.kind is not TurnKind.SUMMARY]
+        assert len(ends) == len(turns) + 1
+        assert len({turn.usage.prompt_tokens for turn in turns}) == 1
+        edits = sorted(turn.edits[0].partition(": ")[0] for turn in turns)
+        assert edits == ["compressed", "head", "head"]
+        await gateway.assert_idle()
