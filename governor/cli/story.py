@@ -53,7 +53,7 @@ def story(turn: StoredTurn, decisions: list[TurnDecided], now: Now | None = None
         if closed.ttft_ms is not None and turn.opened_at is not None:
             timed.append(step(turn.opened_at + closed.ttft_ms / 1000, "first token"))
         timed.append(step(closed.closed_at, "ended", _end(turn.state, closed)))
-        timed += [step(closed.closed_at, "lost", _loss(loss)) for loss in turn.losses]
+        timed += [step(closed.closed_at, "prefix", _loss(loss)) for loss in turn.losses]
     elif now is not None:
         timed.append(step(now.at, "now", _standing(now)))
     timed.sort(key=lambda each: each.offset_s or 0.0)

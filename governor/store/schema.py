@@ -121,8 +121,6 @@ losses: Final = sa.Table(
     sa.Column("detail", sa.Text, nullable=False),
 )
 
-sa.Index("ix_losses_agent_at", losses.c.agent, losses.c.at)
-
 OPENING: Final = ("agent", "route", "opened_at")
 USAGE: Final = Usage.__struct_fields__
 CLOSING: Final = (*(name for name in TurnClosed.__struct_fields__ if name not in ("turn_id", "usage")), *USAGE)

@@ -122,7 +122,7 @@ def check_emptied(path: Path, log: SqlTurnLog) -> None:
 def test_a_full_disk_is_an_alarm_and_a_count_and_no_request_fails(tmp_path: Path) -> None:
     path = tmp_path / "turns.db"
     told: list[StoreHealth] = []
-    pages = ["PRAGMA max_page_count = 80"]
+    pages = ["PRAGMA max_page_count = 100"]
     with (
         every_sqlite_connection_runs(pages),
         turn_log(sqlite_url(path), capacity=100, on_health_change=told.append) as log,

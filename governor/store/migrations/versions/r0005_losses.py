@@ -26,7 +26,6 @@ def upgrade() -> None:
         sa.Column("detail", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("turn_id", "cause", name="pk_losses"),
     )
-    op.create_index("ix_losses_agent_at", "losses", ["agent", "at"])
 
 
 def downgrade() -> None:
