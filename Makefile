@@ -1,4 +1,5 @@
 # make run   do the main job: an engine, the gateway, a key to use
+# make demo  the incident on a model of the engine, in the dashboard: no GPU, no model
 # make test  everything CI checks (the README's test command)
 PYTHON ?= python3
 VENV := .venv
@@ -9,10 +10,13 @@ LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-header 
 INSTALLED := $(VENV)/.installed
 STAMP := $(VENV)/.installed-dev
 
-.PHONY: run test check fast format lock engine-locks clean
+.PHONY: run demo test check fast format lock engine-locks clean
 
 run: $(INSTALLED)
 	$(BIN)/governor up
+
+demo: $(INSTALLED)
+	$(BIN)/governor demo
 
 test: check
 	$(BIN)/pytest
