@@ -181,7 +181,7 @@ COMPRESSED = "compressed"
 PLACELESS = frozenset({*EngineLoss, NOT_CACHED, FIRST_PROMPT, FRESH, COMPRESSED})
 """Causes that are no place in the client's prompt."""
 _WORDS = {
-    EngineLoss.EVICTED: "evicted by others",
+    EngineLoss.EVICTED: "evicted",
     EngineLoss.STATE_MISSING: "KV held, but no state to go on from",
     EngineLoss.L3_NOT_READ: "on disk (L3), not read in time",
     EngineLoss.ENGINE_RESTARTED: "the engine was started anew",

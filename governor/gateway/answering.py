@@ -169,7 +169,7 @@ class Answering:
                     if attempt == _ATTEMPTS:
                         raise
                 finally:
-                    self._losses.on_ended(turn, located, planned.known_tokens, followed)
+                    self._losses.on_ended(turn, located, request.messages, planned.known_tokens, followed)
                     followed.on_ended(turn.usage(), well=turn.answer.ended_well)
                     lease.confirmed = lease.confirmed or turn.answer.ended_well
                     lease.left = self._prewarmer.on_answered(arrival, call, turn.answer, plan.measure.count.tokens)

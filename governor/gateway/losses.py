@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -57,9 +58,16 @@ class PrefixLosses:
             return None
         return PrefillView(tokens_per_s=speed.tokens_per_s, low=speed.low, high=speed.high, turns=speed.samples)
 
-    def on_ended(self, turn: Turn, sent_on: Located, known_tokens: int | None, followed: Followed) -> None:
-        """A turn's generation is over; what it lost is told when its context has been worked off. ``sent_on``: the
-        prompt that the engine saw. ``known_tokens``: of it, what the engine had before."""
+    def on_ended(
+        self,
+        turn: Turn,
+        sent_on: Located,
+        messages: Sequence[bytes],
+        known_tokens: int | None,
+        followed: Followed,
+    ) -> None:
+        """A turn's generation is over; what it lost is told when its context has been worked off. ``sent_on`` and
+        ``messages``: the prompt that the engine saw. ``known_tokens``: of it, what the engine had before."""
         usage, located, measure = turn.usage(), turn.located, turn.measure
         if located is None or measure is None:
             return
@@ -74,6 +82,7 @@ class PrefixLosses:
             broke=located.broke_at,
             is_compressed=any(edit.startswith(COMPRESSED_EDIT) for edit in turn.edits),
             known_tokens=known_tokens,
+            carrier_tokens=len(messages[-1]) // _LEAST_BYTES_PER_TOKEN if messages else 0,
         )
         is_timed = turn.stream or "stream" in turn.edits  # else the first token is relayed with the last one
         if is_timed and turn.prefill_s is not None and usage.new_tokens is not None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from governor.canary_note import CanaryReader
@@ -64,9 +65,13 @@ class CacheFeed(Protocol):
 class Followed:
     """One turn, from its grant to its end."""
 
-    def __init__(self, residency: Residency, key: ContextKey, session: str, mark: Mark) -> None:
+    def __init__(
+        self, residency: Residency, key: ContextKey, session: str, mark: Mark, parent: ContextKey | None = None
+    ) -> None:
+        """``parent``: the context that it broke off from."""
         self._residency = residency
         self.key = key
+        self.parent = parent
         self.session = session
         self.mark = mark
         self.prompt_tokens = 0
@@ -125,8 +130,10 @@ class Residency:
 
     def on_granted(self, agent: AgentName, located: Located) -> Followed:
         """A turn goes to the engine. What is known of the cache now is what it is predicted from."""
-        key = ContextKey(agent, context_name(agent, located))
-        return Followed(self, key, located.session_id, self.blocks.mark())
+        key, parent = ContextKey(agent, context_name(agent, located)), None
+        if located.parent is not None:
+            parent = ContextKey(agent, context_name(agent, msgspec.structs.replace(located, path=located.parent)))
+        return Followed(self, key, located.session_id, self.blocks.mark(), parent)
 
     def on_ended(self, turn: Followed) -> None:
         turn.ended_at = self._clock.wall()
@@ -229,7 +236,7 @@ class Residency:
         here = self.blocks.places_at(turn.mark, pages[: max(0, turn.prompt_tokens - 1) // page_tokens])
         if here is None:
             return None
-        before = self.index.pages_of(turn.key)
+        before = self.index.pages_of(turn.parent or turn.key)
         return Found(
             predicted=predicted,
             here=here,

@@ -13,7 +13,7 @@ import msgspec
 from governor.context import COMPRESSED, FIRST_PROMPT, FRESH, NOT_CACHED, EngineLoss
 from governor.residency.blocks import ANY_KV, L3_KV, L3_STATE, NEAR_KV
 from governor.residency.predict import Prediction
-from governor.tokens.breaks import Break
+from governor.tokens.breaks import Break, BreakCause
 from governor.types import PromptShape, Usage
 
 LEAST_LOSS_TOKENS: Final = 256
@@ -36,6 +36,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The main line's prompt before it."""
     known_tokens: int | None = None
     """Of its beginning, what the engine has had as a prompt; no more than that."""
+    carrier_tokens: int = 0
+    """Rather too many, of its last message: what a carrier that moved may have taken of the prompt before."""
 
     @property
     def is_unbroken(self) -> bool:
@@ -52,7 +54,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     page_tokens: int
     has_states: bool
     shared_pages: int | None = None
-    """With the context that the prompt goes on with; ``None``: it is not known."""
+    """With the context that the prompt goes on with, or broke off from; ``None``: it is not known."""
 
 
 class Since(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,9 +84,9 @@ def parts_of(asked: Asked, found: Found | None, since: Since) -> tuple[Part, ...
         return _unmeasured(asked)
     if asked.before_tokens is None and asked.shape is PromptShape.FRESH:
         return (Part(FIRST_PROMPT, prefilled),) if asked.is_main and prefilled >= LEAST_LOSS_TOKENS else ()
-    engines = _engines(asked, found, since)
-    theirs = _clients(asked, prefilled, sum(part.tokens or 0 for part in engines))
-    return tuple(sorted((*theirs, *engines), key=lambda part: -(part.tokens or 0)))
+    engines_tokens = _engines_tokens(asked, found)
+    parts = (*_clients(asked, prefilled, engines_tokens), *_engines(asked, found, since, engines_tokens))
+    return tuple(sorted(parts, key=lambda part: -(part.tokens or 0)))
 
 
 def _unmeasured(asked: Asked) -> tuple[Part, ...]:
@@ -113,18 +115,26 @@ def _clients(asked: Asked, prefilled: int, engines_tokens: int) -> tuple[Part, .
     return (Part(FRESH, lost),)
 
 
-def _engines(asked: Asked, found: Found | None, since: Since) -> tuple[Part, ...]:
-    """What the engine had as a prompt before and did not serve."""
-    known = asked.known_tokens
-    if known is None and asked.is_unbroken:
-        known = asked.before_tokens
-    cached, prompt = asked.usage.cached_tokens or 0, asked.usage.prompt_tokens or 0
-    lost = min(known or 0, prompt) - cached
+def _engines(asked: Asked, found: Found | None, since: Since, lost: int) -> tuple[Part, ...]:
     if lost < LEAST_LOSS_TOKENS:
         return ()
     if found is None or not found.predicted.is_whole:
         return (Part(_gone(since, NOT_CACHED), lost),)
+    cached = asked.usage.cached_tokens or 0
     return _split(asked.usage, found, since, cached, cached + lost)
+
+
+def _engines_tokens(asked: Asked, found: Found | None) -> int:
+    """What the engine has computed before, of just these tokens, and did not serve."""
+    known = asked.known_tokens
+    if known is None and asked.is_unbroken:
+        known = asked.before_tokens
+    known = known or 0
+    if asked.broke is not None and asked.broke.cause is BreakCause.CARRIER_MOVED and asked.before_tokens is not None:
+        known = max(known, asked.before_tokens - asked.carrier_tokens)
+    if not asked.is_unbroken and found is not None and found.shared_pages is not None:
+        known = max(known, found.shared_pages * found.page_tokens)  # what was reported may end further up
+    return max(0, min(known, asked.usage.prompt_tokens or 0) - (asked.usage.cached_tokens or 0))
 
 
 def _split(usage: Usage, found: Found, since: Since, cached: int, end: int) -> tuple[Part, ...]:

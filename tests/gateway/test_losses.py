@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from governor.context import FIRST_PROMPT, NOT_CACHED, EngineLoss
+from governor.context import COMPRESSED, FIRST_PROMPT, NOT_CACHED, EngineLoss
 from governor.events import PrefixLost
 from governor.store.model import StoredTurn
 from governor.tokens.breaks import BreakCause
-from tests.harness import Governed
+from tests.harness import Governed, governed
 from tests.losing import Talk, losing
 from tests.residing import until_ready
 from tests.sglang_adapter import words
+from tests.tool_loop import ToolLoop
+from tests.twin_server import small_machine, twin_server
 
 LONG, SHORT = 2_000, 40
 """Words; one is about a token."""
@@ -130,3 +132,28 @@ async def test_a_clients_break_has_its_place_and_its_price(folder: Path, tmp_pat
         assert (loss.cause, loss.message) == (BreakCause.VOLATILE, 0)
         assert loss.byte == len(b'{"role":"system","content":"It is 11:4')
         assert (loss.tokens or 0) > 1_900
+
+
+async def test_what_the_governor_made_shorter_is_its_own(tmp_path: Path) -> None:
+    machine = small_machine(context_tokens=16_384, tiers={"device_tokens": 65_536, "host_tokens": 65_536})
+    policy = '[compression]\nmode = "enforce"\nstages = ["trim", "stub", "drop"]\n'
+    async with (
+        twin_server(machine) as twin,
+        governed(twin.url, tmp_path, engine_kind="sglang", agents=("ann",), policies={"ann": policy}) as gateway,
+    ):
+        loop = ToolLoop(gateway, "ann")
+        for _ in range(26):
+            await loop.step()
+        await gateway.governor.residency.settled()
+        rows = await gateway.rows()
+        shorter = [row for row in rows if row.closed and any(edit.startswith(COMPRESSED) for edit in row.closed.edits)]
+        assert shorter
+        for row in shorter:
+            assert row.closed is not None
+            (loss,) = row.losses
+            assert loss.cause == COMPRESSED
+            assert loss.tokens == row.closed.usage.new_tokens
+        ours = {loss.cause for row in rows for loss in row.losses}
+        assert ours <= {COMPRESSED, FIRST_PROMPT, NOT_CACHED}
+        page = (await gateway.snapshot()).agents[0]
+        assert {each.cause for each in page.losses} == ours

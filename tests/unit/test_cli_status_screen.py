@@ -143,7 +143,7 @@ def test_at_80_columns_all_that_matters_can_be_read() -> None:
     assert "agent-2 held" in page
     assert "queue    2 wait, the oldest for 12 s" in page
     assert "1. agent-1, 12 s: needs 64,000 KV tokens" in page
-    assert "lost     3k (6 s) evicted by others" in page
+    assert "lost     3k (6 s) evicted" in page
     assert "turns    366 ended, 6 of them not well" in page
     assert "log      written, 0 pending" in page
     assert "alerts   none" in page

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from governor.cli.queue_cmd import ledger_line, running_of
 from governor.cli.story import Now, Step, now_of, story
-from governor.events import TurnDecided
+from governor.events import PrefixLost, TurnDecided
 from governor.snapshot import EngineView, LeaseView, QueueView, Snapshot, StoreView, TurnView, WaitingView
 from governor.store.model import StoredTurn, TurnClosed
 from governor.types import AgentName, PromptShape, TurnId, TurnKind, TurnState, Usage, Verdict
@@ -84,6 +86,23 @@ def test_the_whole_story_in_the_order_of_time() -> None:
         (45.0, "freed", "not confirmed"),
     ]
     assert [step.decided for step in steps if step.decided] == decisions
+
+
+def test_what_was_computed_again_stands_behind_the_end() -> None:
+    lost = (
+        PrefixLost(at=0.0, turn_id="t1", agent="ada", cause="evicted", tokens=32_000, seconds=41.25, margin_s=3.0),
+        PrefixLost(at=0.0, turn_id="t1", agent="ada", cause="volatile", tokens=200, message=0, byte=17),
+        PrefixLost(at=0.0, turn_id="t1", agent="ada", cause="tools_changed", tokens=None, byte=9, detail="with run"),
+    )
+    steps = story(msgspec.structs.replace(stored(WHOLE), losses=lost), [])
+    assert [(step.what, step.why) for step in steps[-3:]] == [
+        ("prefix", "32,000 tokens computed again, 41.2 s (±3.0): evicted"),
+        ("prefix", "200 tokens computed again: volatile bytes in the system prompt, message 0, byte 17"),
+        ("prefix", "- tokens computed again: other tools, tools, byte 9 (with run)"),
+    ]
+    first = (PrefixLost(at=0.0, turn_id="t1", agent="ada", cause="first_prompt", tokens=32_000),)
+    last = story(msgspec.structs.replace(stored(WHOLE), losses=first), [])[-1]
+    assert last.why == "32,000 tokens computed once: first prompt of its session"
 
 
 def test_what_is_unknown_is_said_to_be() -> None:

@@ -125,6 +125,30 @@ def test_a_clients_break_is_the_clients_and_the_rest_the_engines() -> None:
     assert parts == (Part("edited", 4_400, is_clients=True), Part(EngineLoss.EVICTED, 2_000))
 
 
+def test_what_a_break_leaves_is_known_to_the_page_though_nothing_was_reported() -> None:
+    broke = Break(cause=BreakCause.EDITED, message=7, byte=3)
+    branch = asked(6_500, 0, before_tokens=6_400, known_tokens=None, broke=broke, shape=PromptShape.BRANCH)
+    parts = parts_of(branch, found([GONE] * 101, 6_500, shared=98), Since(restarted=True))
+    assert parts == (Part(EngineLoss.ENGINE_RESTARTED, 98 * PAGE), Part("edited", 128, is_clients=True))
+
+
+def test_a_carrier_costs_no_more_than_its_size() -> None:
+    broke = Break(cause=BreakCause.CARRIER_MOVED, message=7, byte=3)
+    moved = asked(6_500, 0, before_tokens=6_400, known_tokens=None, broke=broke, carrier_tokens=150)
+    parts = parts_of(moved, found([GONE] * 101, 6_500, shared=10), Since())
+    assert parts == (
+        Part(EngineLoss.OTHER_TOKENS, 6_250 - 11 * PAGE),
+        Part(EngineLoss.EVICTED, 11 * PAGE),
+        Part("carrier_moved", 150, is_clients=True),
+    )
+
+
+def test_what_an_engine_computes_again_anyway_is_not_the_clients() -> None:
+    broke = Break(cause=BreakCause.CARRIER_MOVED, message=7, byte=3)
+    moved = asked(6_500, 6_200, before_tokens=6_400, known_tokens=6_300, broke=broke, carrier_tokens=100)
+    assert parts_of(moved, None, Since()) == (Part("carrier_moved", 100, is_clients=True),)
+
+
 def test_a_break_whose_price_is_not_told() -> None:
     broke = Break(cause=BreakCause.VOLATILE, message=0, byte=3)
     branch = asked(6_500, None, before_tokens=6_400, shape=PromptShape.BRANCH, broke=broke)

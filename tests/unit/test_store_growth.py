@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from governor.context import COMPRESSED, FRESH, NOT_CACHED
+from governor.context import COMPRESSED, FIRST_PROMPT, FRESH, NOT_CACHED, PrefixBreak
+from governor.events import PrefixLost
 from governor.store.growth import growth_of, newest_session, read_break
 from governor.store.model import StoredTurn, TurnClosed
 from governor.tokens.breaks import Break, BreakCause
@@ -125,6 +126,31 @@ def test_only_the_last_turns_are_told_and_counted() -> None:
     assert len(growth.turns) == 2
     assert growth.turns[0].growth_tokens == 0
     assert growth.causes[0].count == 2
+
+
+def test_losses_that_were_named_at_the_turns_end_are_told_as_they_were() -> None:
+    talk = Talk()
+    talk.ask([S, "u" * 5000], at=0, cached=0)
+    talk.ask([S, "u" * 5000, "a" * 100], at=1, cached=0)
+    first, second = talk.rows
+    lost = [
+        PrefixLost(
+            at=0.0, turn_id=second.turn_id, agent="ada", cause="evicted", tokens=4000, seconds=2.0, margin_s=0.5
+        ),
+        PrefixLost(at=0.0, turn_id=second.turn_id, agent="ada", cause="edited", tokens=2000, message=1, byte=7),
+    ]
+    cost = PrefixLost(at=0.0, turn_id=first.turn_id, agent="ada", cause=FIRST_PROMPT, tokens=6000)
+    rows = [
+        msgspec.structs.replace(first, losses=(cost,)),
+        msgspec.structs.replace(second, losses=tuple(lost)),
+    ]
+    growth = growth_of(rows, last=10)
+    assert growth.turns[0].broke is None
+    assert growth.turns[1].broke == PrefixBreak(cause="evicted", lost_tokens=4000, lost_s=2.0)
+    assert [(total.cause, total.lost_tokens, total.lost_s, total.last_place) for total in growth.causes] == [
+        ("evicted", 4000, 2.0, ""),
+        ("edited", 2000, None, "message 1, byte 7"),
+    ]
 
 
 def test_the_newest_session_is_that_of_a_main_line() -> None:
