@@ -184,7 +184,9 @@ class Drafting:
             return Drafted(stages=stages, detail="the engine could not render what came out")
         return Drafted(
             plan=made,
-            shaped=msgspec.structs.replace(now, request=request, prompt=prompt, count=count if count.exact else None),
+            shaped=msgspec.structs.replace(
+                now, request=request, prompt=prompt, count=count if count.exact else None, estimate=count
+            ),
             digest=digest_prompt(prompt.messages, prompt.tools),
             after_tokens=count.upper,
             left=_left(made.left, {done.handle: f"{done.stage.value}: {done.why}" for done in made.done}),

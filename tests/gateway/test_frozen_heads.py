@@ -189,3 +189,17 @@ async def test_a_cut_within_the_head_loses_nothing_of_it(engine: ScriptedEngine,
                 loop.messages[-2]["tool_calls"][0]["function"]["arguments"] = '{"command":"make check"}'
         cuts = [end for end in await gateway.ends() if end.edits and end.edits[0].startswith("compressed: ")]
         assert len(cuts) == 3
+
+
+async def test_a_prompt_that_was_made_shorter_is_measured_as_it_is_now(
+    engine: ScriptedEngine, gateway: Governed
+) -> None:
+    """The client's own would not fit the window."""
+    loop = ToolLoop(gateway, "alice", "m")
+    for _ in range(2 * LONG):
+        loop.on_tool()
+    (await loop.ask(max_tokens=4096)).raise_for_status()
+    end = await last(gateway)
+    assert end.edits[0].startswith("compressed: ")
+    assert end.cap_applied == 4096
+    assert (end.prompt_tokens_counted or WINDOW) <= WINDOW // 2
