@@ -16,7 +16,7 @@ from governor.errors import UpstreamError
 from governor.output.loops import AnswerLoops, Loop
 from governor.output.thinking import ThinkingBudget
 from governor.policy.model import OutputPolicy
-from governor.wire.answer import ChatReader, Seen
+from governor.wire.answer import ChatReader, PlainChoice, Seen
 from governor.wire.seam import Kind
 from governor.wire.sse import SseSplitter
 from governor.wire.usage import merged
@@ -186,8 +186,19 @@ class _LoopReader(ChatReader):
         delta = choice.get("delta")
         shown = delta if isinstance(delta, dict) else {}
         reasoning = shown.get("reasoning_content") or shown.get("reasoning")
-        for kind, text in ((Kind.REASONING, reasoning), (Kind.TEXT, shown.get("content") or choice.get("text"))):
-            if isinstance(text, str) and text:
-                self._bounds.on_text(kind, text)
-        for call in shown.get("tool_calls") or ():
+        self._look(reasoning, shown.get("content") or choice.get("text"), shown.get("tool_calls"))
+
+    def _on_plain(self, choice: PlainChoice) -> None:
+        super()._on_plain(choice)
+        self._has_several = self._has_several or bool(choice.index)
+        if not self._has_several:
+            delta = choice.delta
+            self._look(delta.reasoning_content or delta.reasoning, delta.content, delta.tool_calls)
+
+    def _look(self, reasoning: Any, text: Any, calls: Any) -> None:
+        if reasoning and isinstance(reasoning, str):
+            self._bounds.on_text(Kind.REASONING, reasoning)
+        if text and isinstance(text, str):
+            self._bounds.on_text(Kind.TEXT, text)
+        for call in calls or ():
             self._bounds.on_call(call)

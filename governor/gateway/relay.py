@@ -76,7 +76,7 @@ class Relay:
         self._overflow = overflow
         self.on_first_token = on_first_token
         self._guard = guard
-        self._usage_told = usage_told or _as_it_is
+        self._usage_told = usage_told
         self._cut_short = False
 
     async def run(self, answer: EngineAnswer) -> None:
@@ -106,7 +106,7 @@ class Relay:
             self._reader.answer.finish_reason = self._reader.answer.finish_reason or "unread"
         if self._strip_tiers and not encoded:
             body = without_tiers(body)
-        if not encoded:
+        if not encoded and self._usage_told is not None:
             body = self._usage_told(body)
         headers = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
         await self._reply.send_whole(200, body, {"content-type": JSON, **headers})
@@ -153,12 +153,13 @@ class Relay:
     async def _relay_events(self, events: list[SseEvent]) -> bool:
         """Relay these events in one write; True when the answer is at its end."""
         out, ended = [], False
+        reader, guard = self._reader, self._guard
         for event in events:
             if event.data is None:
                 if event.is_comment and self._reply.started:
                     out.append(event.raw)
                 continue
-            seen = self._reader.on_data(event.data)
+            seen = reader.on_data(event.data)
             if seen is Seen.ERROR and not self._reply.started and not out:
                 raise self._error_in_200()
             if seen is Seen.CONTENT:
@@ -166,14 +167,14 @@ class Relay:
             passed = self._passed(event.raw, event.data, seen)
             if passed:
                 out.append(passed)
-            if self._guard is not None and self._guard.has_cut and self._reader.answer.finish_reason is None:
+            if guard is not None and guard.has_cut and reader.answer.finish_reason is None:
                 self._cut_short = True
                 finish = cut_off(event.data)
-                self._reader.on_data(finish)
+                reader.on_data(finish)
                 out.append(sse.encode(finish))
                 ended = True
                 break
-            ended = seen is Seen.ERROR or (seen is Seen.DONE and self._reader.answer.ended_well)
+            ended = seen is Seen.ERROR or (seen is Seen.DONE and reader.answer.ended_well)
             if ended:
                 break
         if out:
@@ -184,27 +185,33 @@ class Relay:
     def _passed(self, raw: bytes, data: bytes, seen: Seen) -> bytes:
         """What the client gets of an event."""
         match seen:
+            case Seen.CONTENT | Seen.OTHER:
+                return self._told(raw, data)
             case Seen.JUNK:
                 return b""
             case Seen.USAGE_ONLY if self._strip_usage:
                 return b""
             case Seen.TIERS if self._strip_tiers:
                 rest = without_tiers(data)
-                return sse.encode(self._usage_told(rest)) if rest else b""
+                return self._told(sse.encode(rest), rest) if rest else b""
             case Seen.DONE if not self._reader.answer.ended_well:
                 return b""
             case Seen.ERROR:
                 return self._reply.redacted(raw)
             case _:
-                told = self._usage_told(data)
-                return raw if told is data else sse.encode(told)
+                return self._told(raw, data)
+
+    def _told(self, raw: bytes, data: bytes) -> bytes:
+        """An event with the usage that the client is told in it."""
+        told = data if self._usage_told is None else self._usage_told(data)
+        return raw if told is data else sse.encode(told)
 
     async def _end_early(self, guard: LoopGuard, chunks: AsyncIterator[bytes], splitter: SseSplitter) -> None:
         """After the event that says why."""
         usage = await guard.usage_after(chunks, splitter)
         done = b"[DONE]"
         self._reader.on_data(done)
-        told = b"" if self._strip_usage or not usage else sse.encode(self._usage_told(usage))
+        told = b"" if self._strip_usage or not usage else self._told(sse.encode(usage), usage)
         await self._reply.write(told + sse.encode(done))
         await self._reply.finish()
 
@@ -242,7 +249,3 @@ class Relay:
             if overflow is not None:
                 return overflow
         return UpstreamRefused(status, body, content_type, message, headers)
-
-
-def _as_it_is(data: bytes) -> bytes:
-    return data

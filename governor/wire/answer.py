@@ -79,6 +79,30 @@ class Answer(msgspec.Struct):
         return self.text_bytes + self.reasoning_bytes + self.tool_bytes
 
 
+class PlainDelta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[Any] | None = None
+
+
+class PlainChoice(msgspec.Struct):
+    delta: PlainDelta
+    index: int = 0
+    finish_reason: str | None = None
+    text: None = None
+    message: None = None
+
+
+class _PlainChunk(msgspec.Struct):
+    """Of a streamed chat of one choice, as nearly all chunks are. Everything else is read as a :class:`_Chunk`."""
+
+    choices: tuple[PlainChoice]
+    usage: None = None
+    sglext: None = None
+    error: None = None
+
+
 class _Chunk(msgspec.Struct):
     choices: Any = None
     usage: WireUsage | None = None
@@ -86,6 +110,7 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
+_PLAIN = msgspec.json.Decoder(_PlainChunk)
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _ANY = msgspec.json.Decoder()
 _LONGEST_TOOL = 64
@@ -93,7 +118,9 @@ _LONGEST_TOOL = 64
 
 
 def _size(value: Any) -> int:
-    return len(value.encode(errors="replace")) if isinstance(value, str) else 0
+    if not isinstance(value, str):
+        return 0
+    return len(value) if value.isascii() else len(value.encode(errors="replace"))
 
 
 def _error_object(error: Any) -> dict[str, Any]:
@@ -114,6 +141,22 @@ class ChatReader:
             answer.done = True
             return Seen.DONE
         try:
+            plain = _PLAIN.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._on_other(data)
+        before = answer.generated_bytes
+        self._on_plain(plain.choices[0])
+        return self._seen_since(before)
+
+    def _seen_since(self, generated_bytes: int) -> Seen:
+        if self.answer.generated_bytes == generated_bytes:
+            return Seen.OTHER
+        self.answer.content_events += 1
+        return Seen.CONTENT
+
+    def _on_other(self, data: bytes) -> Seen:
+        answer = self.answer
+        try:
             chunk = _CHUNK.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             answer.junk_events += 1
@@ -132,10 +175,7 @@ class ChatReader:
         for choice in chunk.choices if isinstance(chunk.choices, list) else ():
             if isinstance(choice, dict):
                 self._on_choice(choice)
-        if answer.generated_bytes == before:
-            return Seen.OTHER
-        answer.content_events += 1
-        return Seen.CONTENT
+        return self._seen_since(before)
 
     def _on_usage(self, usage: Usage, choices: Any) -> None:
         """Reports are cumulative, so the last one counts. One beside a single choice is about that choice: with
@@ -150,18 +190,34 @@ class ChatReader:
                 )
         self.answer.usage = merged(self.answer.usage, usage)
 
+    def _on_plain(self, choice: PlainChoice) -> None:
+        answer, delta = self.answer, choice.delta
+        self._on_finish(choice.finish_reason)
+        if delta.content:
+            answer.text_bytes += _size(delta.content)
+        if delta.reasoning_content or delta.reasoning:
+            answer.reasoning_bytes += _size(delta.reasoning_content or delta.reasoning)
+        if delta.tool_calls:
+            self._on_calls(delta.tool_calls)
+
+    def _on_finish(self, finish: Any) -> None:
+        if isinstance(finish, str) and self.answer.finish_reason != "length":
+            self.answer.finish_reason = finish  # with several choices, one cut answer makes the turn a cut one
+
     def _on_choice(self, choice: dict[str, Any]) -> None:
         answer = self.answer
-        finish = choice.get("finish_reason")
-        if isinstance(finish, str) and answer.finish_reason != "length":
-            answer.finish_reason = finish  # with several choices, one cut answer makes the turn a cut one
+        self._on_finish(choice.get("finish_reason"))
         answer.text_bytes += _size(choice.get("text"))
         delta = choice.get("delta") or choice.get("message")
         if not isinstance(delta, dict):
             return
         answer.text_bytes += _content_size(delta.get("content"))
         answer.reasoning_bytes += _size(delta.get("reasoning_content") or delta.get("reasoning"))
-        for call in delta.get("tool_calls") or ():
+        self._on_calls(delta.get("tool_calls") or ())
+
+    def _on_calls(self, calls: Iterable[Any]) -> None:
+        answer = self.answer
+        for call in calls:
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict):
                 answer.tool_bytes += _size(function.get("name")) + _size(function.get("arguments"))

@@ -45,8 +45,12 @@ class Chunk(msgspec.Struct):
         delta = self.choices[0].delta if self.choices else None
         if delta is None:
             return []
-        parts = ((Kind.REASONING, delta.reasoning_content), (Kind.TEXT, delta.content))
-        return [(kind, text) for kind, text in parts if isinstance(text, str) and text]
+        found: list[tuple[Kind, str]] = []
+        if delta.reasoning_content and isinstance(delta.reasoning_content, str):
+            found.append((Kind.REASONING, delta.reasoning_content))
+        if delta.content and isinstance(delta.content, str):
+            found.append((Kind.TEXT, delta.content))
+        return found
 
     @property
     def calls(self) -> list[Any]:

@@ -40,6 +40,14 @@ class _End(Enum):
     DONE = auto()
 
 
+class _Content(msgspec.Struct, frozen=True):
+    """An event that shows something."""
+
+    texts: list[tuple[Kind, str]]
+    calls: list[Any]
+    raw: bytes
+
+
 class Piece(msgspec.Struct):
     """One generation of an answer, so far."""
 
@@ -60,7 +68,7 @@ class Piece(msgspec.Struct):
     usage: dict[str, Any] = {}
     is_done: bool = False
     """The stream has said that it is at its end."""
-    held: list[tuple[Chunk, bytes]] = []
+    held: list[_Content] = []
     tail: list[tuple[_End, bytes]] = []
 
     @property
@@ -116,15 +124,15 @@ class Joined:
         """What was held back, after all."""
         piece = self.piece
         held, piece.held, piece.holding = piece.held, [], False
-        return b"".join(self._shown(chunk, raw) for chunk, raw in held)
+        return b"".join([self._shown(content) for content in held])
 
     def settle(self) -> bytes:
         """Of what was held back, the part that no further token can change: the text before any call."""
         late: list[Said] = []
-        for chunk, _ in self.piece.held:
-            if chunk.calls:
+        for content in self.piece.held:
+            if content.calls:
                 break
-            for kind, text in chunk.texts:
+            for kind, text in content.texts:
                 add(late, kind, text)
         while late and not settled(late[-1].text):
             late.pop()
@@ -209,33 +217,34 @@ class Joined:
         return b"".join([*finishes, self._extension, *rest])
 
     def _on_content(self, chunk: Chunk, raw: bytes) -> bytes:
-        if not chunk.texts and not chunk.calls:
+        content = _Content(chunk.texts, chunk.calls, raw)
+        if not content.texts and not content.calls:
             if self.begun and not self.piece.is_first:
                 return b""  # a role, which the client has been told
             self.begun = True
             return raw
         if self.piece.holding:
-            self.piece.held.append((chunk, raw))
+            self.piece.held.append(content)
             return b""
-        return self._shown(chunk, raw)
+        return self._shown(content)
 
-    def _shown(self, chunk: Chunk, raw: bytes) -> bytes:
-        if self._repeats and not chunk.calls:
-            return b"".join(self.show(kind, text) for kind, text in chunk.texts)
+    def _shown(self, content: _Content) -> bytes:
+        if self._repeats and not content.calls:
+            return b"".join([self.show(kind, text) for kind, text in content.texts])
         self._repeats = ""
-        for kind, text in chunk.texts:
+        for kind, text in content.texts:
             self._note(kind, text)
-        self.piece.has_calls = self.piece.has_calls or bool(chunk.calls)
-        self.piece.generated_bytes += sum(len(msgspec.json.encode(call)) for call in chunk.calls)
-        if self._watch is not None:
-            for call in chunk.calls:
+        for call in content.calls:
+            self.piece.has_calls = True
+            self.piece.generated_bytes += len(msgspec.json.encode(call))
+            if self._watch is not None:
                 self._watch.on_call(call)
         self.begun = True
-        return raw
+        return content.raw
 
     def _note(self, kind: Kind, text: str) -> None:
         self.begun = True
-        self.piece.generated_bytes += len(text.encode(errors="replace"))
+        self.piece.generated_bytes += len(text) if text.isascii() else len(text.encode(errors="replace"))
         add(self.piece.said, kind, text)
         if self._watch is not None:
             self._watch.on_text(kind, text)

@@ -30,11 +30,30 @@ class Kind(Enum):
     TEXT = "content"
 
 
-class Said(msgspec.Struct):
-    """Something that was shown, all of one kind."""
+class Said:
+    """Something that was shown, all of one kind. It grows piece by piece and is put together when it is asked for."""
 
-    kind: Kind
-    text: str
+    __slots__ = ("_pieces", "kind")
+
+    def __init__(self, kind: Kind, text: str) -> None:
+        self.kind = kind
+        self._pieces = [text]
+
+    @property
+    def text(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self._pieces = [text]
+
+    def append(self, text: str) -> None:
+        self._pieces.append(text)
+
+    def __repr__(self) -> str:
+        return f"Said({self.kind}, {self.text!r})"
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -49,7 +68,7 @@ class Shown(msgspec.Struct, frozen=True):
 def add(said: list[Said], kind: Kind, text: str) -> None:
     """Append what was shown; pieces of one kind are joined."""
     if text and said and said[-1].kind is kind:
-        said[-1].text += text
+        said[-1].append(text)
     elif text:
         said.append(Said(kind, text))
 

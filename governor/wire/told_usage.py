@@ -6,6 +6,7 @@ Chat completions only: Hermes and OpenClaw, which are steered by this figure, we
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -15,14 +16,15 @@ from governor.wire.jsonobject import JsonObject
 
 OURS = "governor"
 """Field of ``usage`` with what the engine reported."""
-_USAGE = b'"usage"'
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+"""In the text of an answer these quotes are escaped."""
 _COUNT = msgspec.json.Decoder(int)
 
 
 def told_usage(data: bytes, at_most: Callable[[int], int | None]) -> bytes:
     """An answer or a chunk in which ``prompt_tokens`` is no more than ``at_most`` of it (``None``: as it is); the very
     same bytes where it is already, or where there is no readable usage."""
-    if _USAGE not in data:
+    if not _USAGE.search(data):
         return data
     try:
         answer = JsonObject(data)

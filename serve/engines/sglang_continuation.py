@@ -32,7 +32,7 @@ class SglangContinuation:
         return fields.asking_for_ids(call)
 
     def ids_in(self, event: bytes, data: bytes) -> TokenIds | None:
-        return fields.ids_in(SseEvent(event, data))
+        return fields.ids_in(SseEvent(event, data)) if fields.IDS_NAME in event else None
 
     def again(self, call: EngineCall) -> EngineCall:
         return fields.again(call)

@@ -44,6 +44,8 @@ _RID_TURN_CHARS = 20
 _RANK: Mapping[AgentClass, int] = {AgentClass.INTERACTIVE: 1, AgentClass.NORMAL: 0, AgentClass.BACKGROUND: -1}
 """Higher goes first. The engine takes a running request's place away only for one that is more than 10 ahead
 (``--priority-scheduling-preemption-threshold``), and drops its state: these order the queue and never do that."""
+IDS_NAME = b"sglext_ids"
+"""In every event that carries ids."""
 _IDS_EVENT = re.compile(rb"^event: ?sglext_ids\r?$", re.MULTILINE)
 _CAPS = ("max_tokens", "max_completion_tokens")
 _FLOOR = "min_tokens"
