@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 _GOOD = b"HTTP/1.1 200 "
-_FIRST_TOKEN = re.compile(rb'"content":"[^"]')
+_FIRST_TOKEN = re.compile(rb'"content": ?"[^"]')
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _PATH = "/v1/chat/completions"
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.client import BenchFailed, Stream, Timing
 from bench.conversation import conversations
-from bench.processes import MODEL, both, cpu_seconds, resident_mib
+from bench.processes import MODEL, Gateway, both, cpu_seconds, resident_mib
 from bench.report import Machine, Sheet, figure, machine, markdown, print_sheets, write_json
 from bench.rounds import Load, Measured, percentile, run_rounds
 
@@ -90,6 +90,11 @@ def load_for(prompt_tokens: int, streams: int, *, quick: bool) -> Load:
     )
 
 
+def unpaced_tokens(streams: int, *, quick: bool) -> int:
+    """Of each answer that comes as fast as it can: enough that its request hardly counts."""
+    return 200 if quick else max(500, _UNPACED_TOKENS // streams)
+
+
 async def latency(load: Load, on_round: Callable[[], None]) -> LatencyRow:
     """Added time of one load, with programs of its own."""
     with both(answer_tokens=load.answer_tokens, tokens_per_s=load.tokens_per_s) as (upstream, gateway):
@@ -118,38 +123,37 @@ def latency_row(load: Load, measured: Measured, resident: float) -> LatencyRow:
     )
 
 
-async def request_cost(prompt_tokens: int, requests: int) -> RequestCost:
-    """CPU of one request after another of conversations that grow; the first one of each is not counted."""
-    with both(answer_tokens=1, tokens_per_s=0) as (_, gateway):
-        fresh = conversations(prompt_tokens, seed="cost", model=MODEL)
-        talk, counted, spent = next(fresh), 0, 0.0
-        async with Stream(gateway.url, gateway.key) as stream:
-            await stream.ask(talk.body())
-            while counted < requests:
-                if talk.is_full:
-                    talk = next(fresh)
-                    await stream.ask(talk.body())
-                talk.grow()
-                before = cpu_seconds(gateway.pid)
+async def request_cost(gateway: Gateway, prompt_tokens: int, requests: int) -> RequestCost:
+    """CPU of one request after another of conversations that grow; the first one of each is not counted. For an engine
+    whose answers have one token."""
+    fresh = conversations(prompt_tokens, seed="cost", model=MODEL)
+    talk, counted, spent = next(fresh), 0, 0.0
+    async with Stream(gateway.url, gateway.key) as stream:
+        await stream.ask(talk.body())
+        while counted < requests:
+            if talk.is_full:
+                talk = next(fresh)
                 await stream.ask(talk.body())
-                await asyncio.sleep(_SETTLE_S)
-                spent += cpu_seconds(gateway.pid) - before
-                counted += 1
+            talk.grow()
+            before = cpu_seconds(gateway.pid)
+            await stream.ask(talk.body())
+            await asyncio.sleep(_SETTLE_S)
+            spent += cpu_seconds(gateway.pid) - before
+            counted += 1
     return RequestCost(prompt_tokens=prompt_tokens, requests=requests, cpu_ms=spent / requests * 1000)
 
 
-async def chunk_cost(streams: int, tokens_per_s: float, answer_tokens: int) -> ChunkCost:
-    """CPU of relaying long answers to short prompts."""
-    with both(answer_tokens=answer_tokens, tokens_per_s=tokens_per_s) as (_, gateway):
-        fresh = conversations(1000, seed="chunks", model=MODEL)
+async def chunk_cost(gateway: Gateway, streams: int, tokens_per_s: float) -> ChunkCost:
+    """CPU of relaying long answers to short prompts. ``tokens_per_s``: the engine's pace."""
+    fresh = conversations(1000, seed="chunks", model=MODEL)
 
-        async def ask(body: bytes) -> Timing:
-            async with Stream(gateway.url, gateway.key) as stream:
-                return await stream.ask(body)
+    async def ask(body: bytes) -> Timing:
+        async with Stream(gateway.url, gateway.key) as stream:
+            return await stream.ask(body)
 
-        before = cpu_seconds(gateway.pid)
-        timings = await asyncio.gather(*(ask(next(fresh).body()) for _ in range(streams)))
-        spent = cpu_seconds(gateway.pid) - before
+    before = cpu_seconds(gateway.pid)
+    timings = await asyncio.gather(*(ask(next(fresh).body()) for _ in range(streams)))
+    spent = cpu_seconds(gateway.pid) - before
     chunks = sum(timing.events for timing in timings)
     return ChunkCost(streams=streams, tokens_per_s=tokens_per_s, chunks=chunks, cpu_us=spent / chunks * 1e6)
 
@@ -212,12 +216,16 @@ async def _measure_all(
         progress.advance(costs)
         return done
 
-    request_costs = [await counted(request_cost(size, 10 if quick else _CPU_REQUESTS)) for size in sizes]
+    request_costs = []
+    for size in sizes:
+        with both(answer_tokens=1, tokens_per_s=0) as (_, gateway):
+            request_costs.append(await counted(request_cost(gateway, size, 10 if quick else _CPU_REQUESTS)))
     for count in counts:
         pace = load_for(1000, count, quick=quick).tokens_per_s
-        length = 20 if quick else round(pace * _SECONDS_OF_CHUNKS)
-        chunk_costs.append(await counted(chunk_cost(count, pace, length * (4 if count == 1 else 1))))
-        chunk_costs.append(await counted(chunk_cost(count, 0, 200 if quick else max(500, _UNPACED_TOKENS // count))))
+        paced_tokens = (20 if quick else round(pace * _SECONDS_OF_CHUNKS)) * (4 if count == 1 else 1)
+        for tokens, tokens_per_s in ((paced_tokens, pace), (unpaced_tokens(count, quick=quick), 0.0)):
+            with both(answer_tokens=tokens, tokens_per_s=tokens_per_s) as (_, gateway):
+                chunk_costs.append(await counted(chunk_cost(gateway, count, tokens_per_s)))
     return Result(machine=where, latency=latencies, request_cost=request_costs, chunk_cost=chunk_costs)
 
 

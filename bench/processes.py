@@ -42,8 +42,8 @@ class Gateway(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def scripted_engine(folder: Path, *, answer_tokens: int, tokens_per_s: float) -> Iterator[Upstream]:
-    """The scripted engine: no prefill, decode at a pace (0: none), nothing remembered."""
+def scripted_engine(folder: Path, *, answer_tokens: int, tokens_per_s: float, port: int = 0) -> Iterator[Upstream]:
+    """The scripted engine: no prefill, decode at a pace (0: none), nothing remembered. ``port`` 0: any free one."""
     knobs = {
         "model": MODEL,
         "answer_tokens": answer_tokens,
@@ -53,13 +53,14 @@ def scripted_engine(folder: Path, *, answer_tokens: int, tokens_per_s: float) ->
         "remembered_prompts": 0,
         "keep_bodies": "false",
     }
-    command = [sys.executable, "-m", "serve.scripted", "--set", *(f"{name}={value}" for name, value in knobs.items())]
-    with _child(command, folder / "engine.log", capture=True) as child:
+    settings = [f"{name}={value}" for name, value in knobs.items()]
+    command = [sys.executable, "-m", "serve.scripted", "--port", str(port), "--set", *settings]
+    with spawned(command, folder / "engine.log", capture=True) as child:
         line = child.stdout.readline() if child.stdout is not None else b""
         try:
             url = msgspec.json.decode(line, type=dict[str, str])["url"]
         except (msgspec.MsgspecError, KeyError) as error:
-            raise BenchFailed(f"the scripted engine did not start: {_tail(folder / 'engine.log')}") from error
+            raise BenchFailed(f"the scripted engine did not start: {tail(folder / 'engine.log')}") from error
         yield Upstream(url, child.pid)
 
 
@@ -73,11 +74,11 @@ def gateway(folder: Path, upstream: Upstream, *, command: tuple[str, ...] = ()) 
     home.policies.mkdir(parents=True)
     (home.policies / f"{_AGENT}.toml").write_text(_POLICY)
     start = (sys.executable, "-m", "governor", "up", "--upstream", upstream.url, "--port", "0", "--home")
-    with _child([*command, *start, str(home.root)], folder / "gateway.log") as child:
+    with spawned([*command, *start, str(home.root)], folder / "gateway.log") as child:
         deadline = time.monotonic() + _START_S
         while (note := instance.running_instance(home)) is None or not _is_ready(note.url):
             if child.poll() is not None or time.monotonic() > deadline:
-                raise BenchFailed(f"the gateway did not start: {_tail(folder / 'gateway.log')}")
+                raise BenchFailed(f"the gateway did not start: {tail(folder / 'gateway.log')}")
             time.sleep(_POLL_S)
         yield Gateway(note.url, home.owner_key.read_text().strip(), note.pid)
 
@@ -93,23 +94,51 @@ def both(*, answer_tokens: int, tokens_per_s: float) -> Iterator[tuple[Upstream,
 
 
 def cpu_seconds(pid: int) -> float:
-    """Time on a core of a process's threads that live now, to the nanosecond. Linux only."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+    """Time on a core of the threads of a process and of those it has started, as far as they live now, to the
+    nanosecond. Linux only."""
+    tasks = (task for member in _family(pid) for task in Path(f"/proc/{member}/task").glob("*/schedstat"))
+    return sum(int((_words(task) or ["0"])[0]) for task in tasks) / 1e9
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory now."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    """Resident memory now, of a process and those it has started."""
+    pages = sum(int((_words(Path(f"/proc/{member}/statm")) or ["0", "0"])[1]) for member in _family(pid))
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    children = [int(pid) for task in Path(f"/proc/{pid}/task").glob("*/children") for pid in _words(task)]
+    return [pid, *(member for each in children for member in _family(each))]
+
+
+def _words(file: Path) -> list[str]:
+    """None where the thread has ended meanwhile."""
+    try:
+        return file.read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 @contextmanager
-def _child(command: list[str], log: Path, *, capture: bool = False) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block: asked first, then killed."""
-    environment: Mapping[str, str] = {**os.environ, "PYTHONUNBUFFERED": "1"}
+def spawned(
+    command: list[str],
+    log: Path,
+    *,
+    capture: bool = False,
+    environment: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block: asked first, then killed. ``folder``: where it is started."""
+    environment = {**environment, "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as sink:
         child = subprocess.Popen(
-            command, stdout=subprocess.PIPE if capture else sink, stderr=sink, stdin=subprocess.DEVNULL, env=environment
+            command,
+            stdout=subprocess.PIPE if capture else sink,
+            stderr=sink,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=folder,
         )
         try:
             yield child
@@ -131,5 +160,6 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-def _tail(log: Path) -> str:
+def tail(log: Path) -> str:
+    """The end of what a program has said."""
     return log.read_text(errors="replace")[-1000:].strip()

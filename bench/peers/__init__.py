@@ -1,0 +1,1 @@
+"""The gateway beside gateways that other people have written."""
