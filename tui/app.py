@@ -1,136 +1,152 @@
-"""The dashboard's app: one overview, a worker that follows the governor, and the handlers that change widgets."""
+"""The dashboard's app: follows the governor, draws what it hears at a bounded pace, and has it act."""
 
 from __future__ import annotations
 
 import logging
 import time
 from asyncio import sleep
-from collections.abc import Callable
-from dataclasses import replace
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.message import Message
-from textual.theme import BUILTIN_THEMES
-from textual.widgets import Footer
 
-from tui import view_model
-from tui.client import ClientTimes, Disconnected, Find, GovernorClient, Update
-from tui.screens.help import HelpScreen
-from tui.view_model import Picture
-from tui.widgets.head import Head
-from tui.widgets.table import CellTable
+from governor.acts import Act
+from governor.pages import PolicyValueView
+from governor.visible import visible
+from tui import look, picture
+from tui.client import ClientTimes, Disconnected, Find, GovernorClient, NotActed, NotConnected
+from tui.picture import Fetched, News, NotFetched, Page, Picture
+from tui.screens.main import MainScreen
 
 _logger = logging.getLogger(__name__)
 
 _DRAW_EVERY_S = 0.25
+"""So often at most, whatever happens."""
+_TICK_S = 1.0
+"""So often at least: times go on while nothing happens."""
+_LOOK_EVERY_S = 0.5
+_PAGE_AGE_S = 4.0
+"""A page that is looked at is asked for again when it is so old."""
 _AFTER_A_BUG_S = 5.0
-
-_ANSI = BUILTIN_THEMES["ansi-dark"]
-TERMINAL = replace(
-    _ANSI,
-    name="terminal",
-    warning="ansi_magenta",
-    accent="ansi_blue",
-    variables={
-        **_ANSI.variables,
-        "scrollbar": "ansi_bright_black",
-        "scrollbar-background": "ansi_default",
-        "footer-background": "ansi_default",
-        "footer-key-foreground": "ansi_blue",
-    },
-)
-"""The terminal's own colours, light or dark as its owner has them. No yellow, which a light one does not show."""
+_LONGEST_SAID = 300
 
 
 class Dashboard(App[None]):
-    """``governor top``. ``find`` says where the governor is; ``now`` is Unix time in seconds."""
+    """``governor top``. ``find`` says where the governor is; ``now`` is Unix time in seconds. ``client``: the name it
+    acts under, ``top`` or ``web``."""
 
     TITLE = "governor"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "quit", "Quit", key_display="q"),
-        Binding("question_mark", "help", "Help", key_display="?"),
-    ]
-    CSS = """
-    CellTable { border-top: solid $foreground; scrollbar-size-vertical: 1; overflow-x: hidden; padding: 0; }
-    CellTable:focus { border-top: heavy $primary; border-title-style: bold; }
-    #agents { height: auto; max-height: 45%; }
-    #turns { height: auto; max-height: 30%; }
-    #log { height: 1fr; }
-    .tone--strong { text-style: bold; }
-    .tone--dim { text-style: dim; }
-    .tone--good { color: $success; }
-    .tone--warn { color: $warning; text-style: bold; }
-    .tone--bad { color: $error; text-style: bold; }
-    .table--header { text-style: underline; }
-    HelpScreen { align: center middle; }
-    #help { width: 64; max-width: 100%; height: auto; max-height: 100%; border: solid $foreground; padding: 0 1; }
-    """
-
-    class Updated(Message):
-        """The worker has heard something."""
-
-        def __init__(self, update: Update) -> None:
-            super().__init__()
-            self.update = update
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", "Quit", show=False, priority=True)]
+    CSS = look.CSS
 
     def __init__(
-        self, find: Find, *, now: Callable[[], float] = time.time, client_times: ClientTimes | None = None
+        self,
+        find: Find,
+        *,
+        now: Callable[[], float] = time.time,
+        client_times: ClientTimes | None = None,
+        client: str = "top",
     ) -> None:
         super().__init__(ansi_color=True)
-        self._client = GovernorClient(find, client_times)
+        self._client = GovernorClient(find, client_times, client)
         self._now = now
+        self._news: deque[News] = deque()
+        self._drawn_at = 0.0
         self.picture = Picture()
-        self._head = Head(id="head")
-        self._agents = CellTable("agents", id="agents")
-        self._turns = CellTable("open turns", id="turns")
-        self._ended = CellTable("log", id="log")
-        self._ended_drawn: object = None
+        self._main = MainScreen(self)
 
-    def compose(self) -> ComposeResult:
-        yield self._head
-        with Vertical():
-            yield self._agents
-            yield self._turns
-            yield self._ended
-        yield Footer()
+    def get_default_screen(self) -> MainScreen:
+        return self._main
 
     def on_mount(self) -> None:
-        self.register_theme(TERMINAL)
-        self.theme = TERMINAL.name
+        self.register_theme(look.TERMINAL)
+        self.theme = look.TERMINAL.name
         self._draw()
-        self.set_interval(_DRAW_EVERY_S, self._draw)
+        self.set_interval(_DRAW_EVERY_S, self._draw_news)
         self.run_worker(self._follow(), exit_on_error=False)
+        self.run_worker(self._look(), exit_on_error=False)
 
-    def on_dashboard_updated(self, message: Updated) -> None:
-        self.picture = view_model.updated(self.picture, message.update)
+    def act(self, act: Act) -> None:
+        """Have it done; the outcome is shown."""
+        self.run_worker(self._told(self._act(act)), exit_on_error=False)
 
-    def action_help(self) -> None:
-        self.push_screen(HelpScreen())
+    def with_policy(self, agent: str, then: Callable[[Sequence[PolicyValueView]], None]) -> None:
+        """Call ``then`` with what holds for the agent, or with nothing where that cannot be had."""
+        self.run_worker(self._told(self._with_policy(agent, then)), exit_on_error=False)
+
+    def say(self, text: str, *, failed: bool = False) -> None:
+        """Show a line for a moment."""
+        self.notify(visible(text, _LONGEST_SAID), severity="error" if failed else "information", markup=False)
+
+    def _draw_news(self) -> None:
+        """All that came since the last time, at once."""
+        if self._news or self._now() - self._drawn_at >= _TICK_S:
+            self._draw()
 
     def _draw(self) -> None:
-        """Show the picture; widgets skip what they show already."""
-        picture, now = self.picture, self._now()
-        self._head.show(view_model.head(picture, now))
-        self._agents.show(view_model.agents(picture))
-        self._turns.show(view_model.open_turns(picture, now))
-        drawn = (picture.log, picture.snapshot is None)
-        if drawn != self._ended_drawn:
-            self._ended_drawn = drawn
-            self._ended.show(view_model.log(picture))
-
-    def _tell(self, update: Update) -> None:
-        self.post_message(self.Updated(update))
+        self.picture = picture.updated_by_all(self.picture, self._news)
+        self._news.clear()
+        self._drawn_at = self._now()
+        self._main.draw(self.picture, self._drawn_at)
 
     async def _follow(self) -> None:
-        """The worker: posts what the client tells."""
+        """The worker that hears of everything."""
         while True:
             try:
-                await self._client.follow(self._tell)
+                await self._client.follow(self._news.append)
             except Exception as error:
                 _logger.exception("following the governor failed")
-                self._tell(Disconnected(f"a bug of ours: {type(error).__name__}", _AFTER_A_BUG_S))
+                self._news.append(Disconnected(f"a bug of ours: {type(error).__name__}", _AFTER_A_BUG_S))
                 await sleep(_AFTER_A_BUG_S)
+
+    async def _look(self) -> None:
+        """The worker that asks for pages while somebody looks at them."""
+        seen, asked_at = "", 0.0
+        while True:
+            agent, engine = self._main.open_agent, self._main.shows_engine
+            wanted = f"agent {agent}" if agent is not None else "engine" if engine else ""
+            if wanted and (wanted != seen or time.monotonic() - asked_at >= _PAGE_AGE_S):
+                asked_at = time.monotonic()
+                if agent is not None:
+                    self.picture = picture.turned_to(self.picture, agent)
+                    await self._ask("policy", self._client.policy(agent))
+                    await self._ask("context", self._client.context(agent))
+                else:
+                    await self._ask("engine log", self._client.engine_log())
+            seen = wanted
+            await sleep(_LOOK_EVERY_S)
+
+    async def _ask(self, what: str, page: Awaitable[Page]) -> None:
+        try:
+            self._news.append(Fetched(await page))
+        except NotConnected as error:
+            self._news.append(NotFetched(what, str(error)))
+        except Exception as error:
+            _logger.exception("asking for the %s failed", what)
+            self._news.append(NotFetched(what, f"a bug of ours: {type(error).__name__}"))
+
+    async def _told(self, work: Awaitable[None]) -> None:
+        """Our own bugs end the work and not the dashboard, and are seen."""
+        try:
+            await work
+        except Exception as error:
+            _logger.exception("a key's work failed")
+            self.say(f"a bug of ours: {type(error).__name__}", failed=True)
+
+    async def _act(self, act: Act) -> None:
+        try:
+            acted = await self._client.act(act)
+        except (NotActed, NotConnected) as error:
+            self.say(f"{act.name}: {error}", failed=True)
+        else:
+            self.say(acted.detail)
+
+    async def _with_policy(self, agent: str, then: Callable[[Sequence[PolicyValueView]], None]) -> None:
+        try:
+            values = (await self._client.policy(agent)).values
+        except NotConnected:
+            values = ()
+        then(values)

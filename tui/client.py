@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Never
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from typing import Never, TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
 from governor.acts import ACTIONS_PATH, CLIENT_HEADER, Act, Acted
+from governor.context import ContextPage
 from governor.events import AnyEvent
+from governor.pages import EngineLogPage, PolicyPage
 from governor.settings import Secret
 from governor.snapshot import Snapshot
 
 _MAX_EVENT_BYTES = 1024 * 1024
 _NO_GOVERNOR = "no governor runs from this home"
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+P = TypeVar("P")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -137,13 +143,8 @@ class GovernorClient:
         address = self._find()
         if address is None:
             raise NotConnected(_NO_GOVERNOR)
-        headers = {
-            "authorization": f"Bearer {address.token.reveal()}",
-            "content-type": "application/json",
-            CLIENT_HEADER: self._name,
-        }
-        times = httpx.Timeout(self._times.act_s)
-        async with httpx.AsyncClient(base_url=address.url, headers=headers, timeout=times, trust_env=False) as http:
+        headers = {"content-type": "application/json", CLIENT_HEADER: self._name}
+        async with _http(address, self._times.act_s, headers) as http:
             with _translated(http):
                 answer = await http.post(ACTIONS_PATH + act.name, content=msgspec.json.encode(act))
         if answer.status_code != httpx.codes.OK:
@@ -153,14 +154,36 @@ class GovernorClient:
         except msgspec.MsgspecError as error:
             raise NotConnected(f"the governor is of another version: {error}") from error
 
+    async def context(self, agent: str) -> ContextPage:
+        """What the agent's prompt is made of. Raises :class:`NotConnected`; so do the pages below."""
+        return await self._page(f"/governor/agents/{quote(agent, safe='')}/context", ContextPage)
+
+    async def policy(self, agent: str) -> PolicyPage:
+        """What holds for the agent."""
+        return await self._page(f"/governor/agents/{quote(agent, safe='')}/policy", PolicyPage)
+
+    async def engine_log(self) -> EngineLogPage:
+        """The engine's last lines."""
+        return await self._page("/governor/engine/log", EngineLogPage)
+
+    async def _page(self, path: str, kind: type[P]) -> P:
+        address = self._find()
+        if address is None:
+            raise NotConnected(_NO_GOVERNOR)
+        async with _http(address, self._times.answer_s) as http:
+            with _translated(http):
+                answer = _checked(await http.get(path))
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.MsgspecError as error:
+            raise NotConnected(f"the governor is of another version: {error}") from error
+
     async def _live(self, tell: Callable[[Update], None]) -> Never:
         """One connection, from its start to its end. Raises :class:`NotConnected`, alone or in a group."""
         address = self._find()
         if address is None:
             raise NotConnected(_NO_GOVERNOR)
-        headers = {"authorization": f"Bearer {address.token.reveal()}"}
-        times = httpx.Timeout(self._times.answer_s)
-        async with httpx.AsyncClient(base_url=address.url, headers=headers, timeout=times, trust_env=False) as http:
+        async with _http(address, self._times.answer_s) as http:
             snapshot = await self._load(http)
             if snapshot.started_at != self._life:
                 self._life, self._last_id = snapshot.started_at, 0
@@ -222,6 +245,17 @@ class GovernorClient:
         tell(Happened(event))
 
 
+def _http(address: Address, answer_s: float, headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
+    """As the owner. The admin API speaks plain HTTP; a context that trusts the usual certificates takes 60 ms."""
+    return httpx.AsyncClient(
+        base_url=address.url,
+        headers={"authorization": f"Bearer {address.token.reveal()}", **(headers or {})},
+        timeout=httpx.Timeout(answer_s),
+        trust_env=False,
+        verify=_NO_TLS,
+    )
+
+
 class _Reason(msgspec.Struct):
     message: str
 
@@ -252,5 +286,5 @@ def _refusal(answer: httpx.Response) -> str:
 def _translated(http: httpx.AsyncClient) -> Iterator[None]:
     try:
         yield
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise NotConnected(f"no connection to {http.base_url}: {type(error).__name__}") from error

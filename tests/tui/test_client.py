@@ -136,7 +136,7 @@ async def test_a_gap_is_told_and_the_state_loaded_anew() -> None:
         pages.snapshot = pictures.busy()
         await heard.until(lambda: heard.ended() == ["6", "7", "8"])
         assert [type(event) for event in heard.events].count(events.Gap) == 1
-        await heard.until(lambda: len(heard.loaded[-1].snapshot.agents) == 3)
+        await heard.until(lambda: len(heard.loaded[-1].snapshot.agents) == 5)
         event_log.publish(end("9"))
         await heard.until(lambda: heard.ended() == ["6", "7", "8", "9"])
 
@@ -161,7 +161,7 @@ async def test_what_changes_without_an_event_is_seen() -> None:
     async with serving(pictures.snapshot()) as pages, following(pages.find) as heard:
         await heard.until(lambda: bool(heard.loaded))
         pages.snapshot = pictures.busy()
-        await heard.until(lambda: len(heard.loaded[-1].snapshot.agents) == 3)
+        await heard.until(lambda: len(heard.loaded[-1].snapshot.agents) == 5)
 
 
 async def test_a_wrong_token_is_said() -> None:

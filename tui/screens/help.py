@@ -11,42 +11,80 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 _TEXT = """\
-Keys
-  q         quit; the governor runs on
-  ?         this page; q, ? or Esc closes it
-  Tab       next table; arrows, PgUp, PgDn scroll it
+Screens
+  1 2 3 4 5  overview, agents, queue, engine, log
+  Tab        the next one; Shift+Tab the one before
+  Enter      the chosen agent's own screen; Esc back
+  ?          this page; ?, q or Esc closes it
+  q          quit; the governor runs on
+
+In tables
+  arrows     choose a row; over the edge to the next
+  PgUp PgDn  Home End
+
+The chosen agent
+  p          pause it: its turns wait; again: resume
+  P          pause it and what it writes right now
+  c          make its next prompt shorter
+  s          set a key of its policy file, as in
+             output.final = 4096
+
+The chosen turn (agents, queue)
+  x          cancel it: its client gets an error
+  z          slice it: others go first, it goes on
+
+Anywhere
+  r          read all policy files now
+  /          in the log: only lines with a word
+  d          in the log: the scheduler's decisions
+             All of these are logged, and shown to
+             everybody who watches.
 
 Figures
-  -         unknown: nobody reported it (0 is a report)
-  12.3K+    at least: some turns ended unreported
-  K, M      thousand, million
+  -          unknown: nobody reported it (0 is a report)
+  ~          an estimate
+  12.3K+     at least: some turns ended unreported
+  K, M       thousand, million
 
-Agents, since the governor started
-  run wait  turns at the engine, turns that wait
-  fail      turns that ended neither ok nor truncated
-  prompt    prompt tokens; cached: share from a cache
-  out       tokens generated
-  ttft      time to first token of the last turn, from
-            its arrival on, waiting included
-  policy    ok, or why its file is bad (the last good
-            one is in force then)
+Where a context is, what served a prompt
+  █ L1       GPU memory: at once
+  ▓ L2       host memory: copied back
+  ▒ L3       disk: read back
+  x          held, and of no use: behind a hole
+  ▚          cached, the engine does not tell where
+  ·          gone, or computed: prefilled
+  ?          nobody knows
 
-Open turns
-  phase     reading, waiting, prefill, decode or paused
-  for       since its arrival
-  cap       most tokens it may generate
-  sent      bytes of answer so far
+Agents
+  of         share of the window it may use; │ in the
+             bar: its prompts are made shorter from here
+  hit        share of its prompts from a cache
+  ttft       time to first token of the last turn, from
+             its arrival on, waiting included
+  cap        share of its output cap that was used
+  again      tokens computed again that a cache had
+             held; the agent's screen says why
+  held       paused by the owner
 
-Log, newest first
-  truncated ended well, at its cap
+Tiers
+  held for   by agent; first what contexts of several
+             share, last what is of no last turn here
+  served     tokens that it gave back
+  pays       served for each token written into it
+  states     checkpoints held, and room for them
+  proven     by the last 'governor canary'
+
+Queue
+  booked     KV tokens that a turn may come to hold
+  first in   from then on it goes before everybody
 """
 
 
 class HelpScreen(ModalScreen[None]):
-    """Help over the overview."""
+    """Help over any screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("question_mark,escape,q", "dismiss", "Close")]
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="help"):
+        with VerticalScroll(classes="dialog"):
             yield Static(_TEXT, markup=False)

@@ -1,42 +1,56 @@
-"""The lines on top of the overview."""
+"""The first line of every screen: which screens there are, and whether what they show is of now."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from textual.geometry import Region, Size
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual import events
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.cells import Row
-from tui.widgets.paint import TONE_CLASSES, flowing_line
+from tui.look import HERE
+from tui.widgets.paint import flowing, guarded
 
 
 class Head(Widget):
-    """A few lines of cells, as high as they are."""
+    """Tabs, then cells. A click on a tab posts :class:`Chosen`."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
-    DEFAULT_CSS = "Head { height: auto; width: 1fr; }"
+    DEFAULT_CSS = "Head { height: 1; width: 1fr; }"
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+    class Chosen(Message):
+        """Somebody clicked on the tab of this number, from 0."""
+
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+    def __init__(self, tabs: tuple[str, ...], *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
-        self._lines: tuple[Row, ...] = ()
+        self._tabs = tuple(f" {number} {tab} " for number, tab in enumerate(tabs, 1))
+        self._here = 0
+        self._link: Row = ()
 
-    def show(self, lines: tuple[Row, ...]) -> None:
-        """Draw these instead."""
-        if lines == self._lines:
-            return
-        before, self._lines = self._lines, lines
-        if len(before) != len(lines):
-            self.refresh(layout=True)
-        else:
-            changed = [y for y, (old, new) in enumerate(zip(before, lines, strict=True)) if old != new]
-            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self._lines)
+    def show(self, here: int, link: Row) -> None:
+        """Draw this instead. ``here``: the tab that is open, from 0."""
+        if (here, link) != (self._here, self._link):
+            self._here, self._link = here, link
+            self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        if y >= len(self._lines):
-            return Strip.blank(self.size.width, self.rich_style)
-        return flowing_line(self, self._lines[y], self.size.width)
+        return guarded(self, self._line)
+
+    def on_click(self, event: events.Click) -> None:
+        begin = 0
+        for number, tab in enumerate(self._tabs):
+            if begin <= event.x < begin + cell_len(tab):
+                self.post_message(self.Chosen(number))
+            begin += cell_len(tab)
+
+    def _line(self) -> Strip:
+        segments = [Segment(tab, HERE if number == self._here else None) for number, tab in enumerate(self._tabs)]
+        taken = sum(map(cell_len, self._tabs)) + 1
+        segments.append(Segment(" "))
+        segments += flowing(self._link, max(0, self.size.width - taken))
+        return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.rich_style)
