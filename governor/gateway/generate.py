@@ -159,7 +159,7 @@ class GenerateRoute:
         with s.clients.watching(turn, as_sent, turn.located, counted.tokens, policy.compression, window) as watching:
             sent = Shaped(request=as_sent, prompt=prompt, located=turn.located, estimate=counted)
             shaped = await s.shaping.shaped(turn, sent, watching.advice, card, policy)
-            watching.is_as_sent = shaped.request is as_sent
+            watching.is_as_sent = shaped.request.messages == as_sent.messages
             await self._shaped(turn, reply, shaped, watching, card, policy, headers)
 
     async def _shaped(
