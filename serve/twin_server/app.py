@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -65,9 +66,10 @@ class TwinServer:
         script: Script | None = None,
         storage: Storage | None = None,
         content: Content | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``storage`` and ``content``: an earlier twin's, whose L3 this one finds. Raises :class:`OSError` where the
-        plugin's socket cannot be had."""
+        """``storage`` and ``content``: an earlier twin's, whose L3 this one finds. ``monotonic``: the wall's clock.
+        Raises :class:`OSError` where the plugin's socket cannot be had."""
         self.on_failed: Callable[[], None] = lambda: None
         """Called when the engine model has failed: nothing will be answered any more."""
         self.faults = Faults(script.faults if script is not None else ())
@@ -85,7 +87,7 @@ class TwinServer:
         )
         observer = Observers(counters, self._feeds)
         self.engine = TwinEngine(machine.engine, machine.cost, storage, observer)
-        self.service = TwinService(self.engine, ScaledClock(settings.speed), self.faults)
+        self.service = TwinService(self.engine, ScaledClock(settings.speed, monotonic), self.faults)
         self.service.listeners += [self._feeds, Forgetting(self.content, self.engine.tiers)]
         planner = Planner(self.identity, self.content, AnswerSettings(seed=settings.seed), script)
         generator = Generator(self.identity, planner, self.service, self.faults)
