@@ -96,19 +96,23 @@ class Way:
         self._shaping = Shaping(self._planner, self._compressor, drafting.preparer)
         self._clients = Clients(archive, events, clock)
 
-    async def go(self, body: bytes, watch: Stopwatch) -> None:
-        """One request of a conversation, from its bytes to what the engine would be sent, and its books closed."""
+    async def go(self, body: bytes, watch: Stopwatch, *, beside: bool = True) -> None:
+        """One request of a conversation, from its bytes to what the engine would be sent, and its books closed.
+        ``beside``: the steps, too, that only some policies or engines ask for."""
         with watch.step("body"):
             body = await read_json_body(_receiving(body), _HEADERS, BodyLimits())
         with watch.step("turn"):
             turn = self.book.open(_AGENT, Endpoint.CHAT.value, len(body))
         try:
             with turn:
-                await self._go(turn, body, watch)
+                sent = await self._go(turn, body, watch)
+                if beside:
+                    await self._beside(turn, sent, watch)
+                raise _NotSent
         except _NotSent:
             pass
 
-    async def _go(self, turn: Turn, body: bytes, watch: Stopwatch) -> None:
+    async def _go(self, turn: Turn, body: bytes, watch: Stopwatch) -> Shaped:
         planner, policy = self._planner, self._policy
         with watch.step("parse"):
             request = planner.read(_AGENT, Endpoint.CHAT, body)
@@ -141,11 +145,9 @@ class Way:
         with watch.step("learn"):
             planner.learn(located, measure.count, len(body) // 4)
             self._shaping.on_answered(turn, shaped, measure.count, policy, window)
-        await self._beside(turn, sent, watch)
-        raise _NotSent
+        return sent
 
     async def _beside(self, turn: Turn, sent: Shaped, watch: Stopwatch) -> None:
-        """Steps that are a part of others, and those that only some policies ask for."""
         call = EngineCall(endpoint=Endpoint.CHAT, body=sent.request.json.body, turn_id=turn.turn_id)
         with watch.step("ids"):
             asking_for_ids(call)

@@ -10,15 +10,15 @@ from pathlib import Path
 from bench.client import BenchFailed
 
 
-def installed(cache: Path, requirement: str) -> Path:
-    """The environment's folder of programs; it is made on the first call, which may take minutes. Raises
-    :class:`BenchFailed` when pip cannot."""
+def installed(cache: Path, requirement: str, *also: str) -> Path:
+    """The environment's folder of programs; it is made on the first call, which may take minutes. ``also``: what the
+    requirement forgets to name. Raises :class:`BenchFailed` when pip cannot."""
     folder = cache / requirement
     programs, stamp = folder / "bin", folder / ".installed"
     if not stamp.exists():
         venv.create(folder, clear=True, with_pip=True)
         python = str(programs / "python")
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement]
+        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement, *also]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BenchFailed(f"pip cannot install {requirement}: {done.stderr.strip()[-500:]}")

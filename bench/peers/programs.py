@@ -69,9 +69,13 @@ def _openai_forward(cache: Path, folder: Path, upstream: Upstream) -> Started:
     """https://github.com/KenyonY/openai-forward"""
     port = free_port()
     forward = msgspec.json.encode([{"base_url": upstream.url, "route": "/", "type": "openai"}]).decode()
-    keys = msgspec.json.encode({"none": [0]}).decode(), msgspec.json.encode({_KEY: 0}).decode()
-    environment = {"FORWARD_CONFIG": forward, "OPENAI_API_KEY": keys[0], "FORWARD_KEY": keys[1], "LOG_GENERAL": "false"}
-    program = str(installed(cache, OPENAI_FORWARD) / "uvicorn")  # its own command listens on all interfaces
+    environment = {
+        "FORWARD_CONFIG": forward,
+        "OPENAI_API_KEY_CONFIG": '{"none": [0]}',
+        "FORWARD_KEY_CONFIG": f'{{"{_KEY}": 0}}',
+        "LOG_GENERAL": "false",
+    }
+    program = str(installed(cache, OPENAI_FORWARD, "pyyaml") / "uvicorn")  # its own command listens on all interfaces
     command = [program, "openai_forward.app:app", "--host", "127.0.0.1", "--port", str(port)]
     return _served(command, environment, folder, port, "/healthz")
 

@@ -192,7 +192,8 @@ class ChatReader:
 
     def _on_plain(self, choice: PlainChoice) -> None:
         answer, delta = self.answer, choice.delta
-        self._on_finish(choice.finish_reason)
+        if choice.finish_reason is not None:
+            self._on_finish(choice.finish_reason)
         if delta.content:
             answer.text_bytes += _size(delta.content)
         if delta.reasoning_content or delta.reasoning:

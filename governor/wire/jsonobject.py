@@ -90,8 +90,10 @@ class JsonObject:
 
         Fields that are not there yet are appended. With no effective change the very same bytes come back.
         """
-        body = self.body
-        out: list[bytes] = []
+        if not changes:
+            return self.body
+        body = memoryview(self.body)  # each slice would be a copy more
+        out: list[bytes | memoryview] = []
         last_end: int | None = None
         for index, entry in enumerate(self._entries):
             value = changes.get(entry.name, b"") if entry.name in changes else body[entry.value : entry.end]
@@ -105,12 +107,12 @@ class JsonObject:
             last_end = entry.end
         head_only = last_end is None
         if head_only:
-            out.append(body[: body.index(b"{") + 1])
+            out.append(body[: self.body.index(b"{") + 1])
         for name, value in changes.items():
             if value is not None and name not in self._read:
                 out += (b"" if head_only else b",", msgspec.json.encode(name), b":", value)
                 head_only = False
-        out.append(body[self._entries[-1].end :] if self._entries else body[body.index(b"{") + 1 :])
+        out.append(body[self._entries[-1].end :] if self._entries else body[self.body.index(b"{") + 1 :])
         return b"".join(out)
 
 
