@@ -32,7 +32,7 @@ from governor.gateway.shaped import Shaped
 from governor.gateway.shaping import Shaping
 from governor.gateway.summary import Summariser
 from governor.gateway.turn import Turn, TurnBook
-from governor.output.history import asked
+from governor.output.history import TextAlone, asked
 from governor.policy.loader import PolicyStore, shipped_folder
 from governor.policy.model import CompressionMode, Policy
 from governor.redact import Redactor
@@ -95,6 +95,7 @@ class Way:
         self._compressor = Compressor(engine, self._planner, self._heads, drafting, archive, Requested(), events, clock)
         self._shaping = Shaping(self._planner, self._compressor, drafting.preparer)
         self._clients = Clients(archive, events, clock)
+        self._text_alone = TextAlone()
 
     async def go(self, body: bytes, watch: Stopwatch, *, beside: bool = True) -> None:
         """One request of a conversation, from its bytes to what the engine would be sent, and its books closed.
@@ -152,13 +153,15 @@ class Way:
         with watch.step("ids"):
             asking_for_ids(call)
         with watch.step("history"):
-            asked(_AGENT, sent.request, sent.located.digests)
+            asked(_AGENT, sent.request, sent.located.digests, self._text_alone)
         self._ensure_head(sent.request, sent.located)
         with (
             self._clients.watching(turn, sent.request, sent.located, 1, self._squeezed.compression, 1) as watching,
             watch.step("head"),
         ):
-            await self._compressor.shaped(turn, sent, watching.advice, _CARD, self._squeezed)
+            shaped = await self._compressor.shaped(turn, sent, watching.advice, _CARD, self._squeezed)
+        if shaped.estimate is not None:
+            self._planner.learn(shaped.located, shaped.estimate, shaped.estimate.tokens)
 
     def _ensure_head(self, request: GenerationRequest, located: Located) -> None:
         if self._heads.book.of((_AGENT, located.session_id)):

@@ -13,7 +13,7 @@ import msgspec
 from governor.errors import UpstreamError
 from governor.gateway.http import EVENT_STREAM
 from governor.gateway.tails import Tails
-from governor.output.history import Asked, HistoryBook, Kept, asked, kept_of, why_not
+from governor.output.history import Asked, HistoryBook, Kept, TextAlone, asked, kept_of, why_not
 from governor.policy.model import HistoryMode, RequestPolicy
 from governor.tokens.chain import Located
 from governor.types import AgentName, TokenCount
@@ -68,6 +68,7 @@ class History:
     def __init__(self, book: HistoryBook | None = None) -> None:
         self.book = book or HistoryBook()
         self._tails = Tails()
+        self._text_alone = TextAlone()
 
     def clear(self) -> None:
         """Another engine may have other tokens and another template."""
@@ -90,7 +91,7 @@ class History:
         engine for tokens; raises nothing."""
         if policy.history is not HistoryMode.EXACT:
             return None
-        this = asked(agent, request, located.digests)
+        this = asked(agent, request, located.digests, self._text_alone)
         if this is None or this.answered is None:
             return None if this is None else Ask(asked=this)
         kept = self.book.find(this.answered)

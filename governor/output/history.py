@@ -71,13 +71,36 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Index of that answer's message."""
 
 
-def asked(agent: AgentName, request: GenerationRequest, digests: Sequence[bytes]) -> Asked | None:
-    """``digests``: of each message. ``None``: the prompt is not text alone."""
+class TextAlone:
+    """Remembers which messages are nothing but text, so that a conversation is not searched again at each turn."""
+
+    def __init__(self, most: int = 65_536) -> None:
+        self._found: set[bytes] = set()
+        self._most = most
+
+    def are(self, messages: Sequence[bytes], digests: Sequence[bytes]) -> bool:
+        """``digests``: of each message. Changes state."""
+        found = self._found
+        for raw, digest in zip(messages, digests, strict=True):
+            if digest in found:
+                continue
+            if any(mark in raw for mark in _NOT_TEXT):
+                return False
+            if len(found) >= self._most:
+                found.clear()
+            found.add(digest)
+        return True
+
+
+def asked(
+    agent: AgentName, request: GenerationRequest, digests: Sequence[bytes], text_alone: TextAlone | None = None
+) -> Asked | None:
+    """``digests``: of each message; ``text_alone``: what is known of them. ``None``: the prompt is not text alone."""
     messages, roles = request.messages, request.roles
-    if any(mark in raw for raw in map(bytes, messages) for mark in _NOT_TEXT):
+    if not (text_alone or TextAlone()).are(messages, digests):
         return None
     head = _head(agent, request)
-    carries = roles[-1] == "user" and CARRIER_MARK in bytes(messages[-1])
+    carries = roles[-1] == "user" and CARRIER_MARK in messages[-1]
     at = max((index for index, role in enumerate(roles) if role == "assistant"), default=0)
     follows = set(roles[at + 1 :])
     return Asked(
