@@ -17,7 +17,7 @@ from governor.compress.client_model import Advice, limits_for
 from governor.compress.heads import chain_of, frozen
 from governor.compress.limits import Limits, limits_of
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
-from governor.errors import ContextOverflow
+from governor.errors import ContextOverflow, UpstreamError
 from governor.gateway.drafting import Case, Drafted, Drafting
 from governor.gateway.exact import exact_count
 from governor.gateway.heads import Heads
@@ -36,6 +36,9 @@ from governor.wire.request import with_beginning
 from serve.engine import Endpoint, Engine, ModelCard
 
 _MOST_LINES = 1024
+_REFUSALS = 2
+"""After which a line has its own prompts again. One may have been for something else in the request."""
+_REFUSED = frozenset({400, 422})
 _UNDER_WAY = "its history is being made shorter for another turn"
 
 
@@ -46,6 +49,8 @@ class _Line(msgspec.Struct):
     record: Record = Record()
     told: bool = False
     """The client has had its overflow for this row of misses."""
+    refused: int = 0
+    """Times in a row that the engine has refused a prompt with a head in it."""
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     """Held while a prompt is made shorter. A retry, or the turn after, goes on with what came of it."""
 
@@ -82,13 +87,30 @@ class Compressor:
         window = effective_window(card.window_tokens, policy)
         if sent.request.endpoint is not Endpoint.CHAT or wanted.mode is CompressionMode.OFF or window is None:
             return sent
+        line = self._line(sent.located)
+        if line.refused >= _REFUSALS:
+            turn.note(
+                "compressed_head_refused: the engine does not take what was made shorter; sent as the client has it"
+            )
+            return sent
         if turn_kind(sent.request) not in MAIN_KINDS:
             return await self._begun(turn, sent, policy)
-        line = self._line(sent.located)
         if line.lock.locked():
             turn.on_queued(_UNDER_WAY)
         async with line.lock:
             return await self._main(turn, sent, line, advice, policy, window)
+
+    def on_accepted(self, shaped: Shaped) -> None:
+        """The engine has answered a prompt."""
+        line = self._lines.get(shaped.line) if shaped.line is not None else None
+        if line is not None:
+            line.refused = 0
+
+    def on_refused(self, shaped: Shaped, error: UpstreamError) -> None:
+        """The engine has not answered it."""
+        line = self._lines.get(shaped.line) if shaped.line is not None else None
+        if line is not None and error.status in _REFUSED:
+            line.refused += 1
 
     async def _main(
         self, turn: Turn, sent: Shaped, line: _Line, advice: Advice, policy: Policy, window_tokens: int
@@ -196,7 +218,9 @@ class Compressor:
         self._publish(compaction)
         located = self._planner.locate_as_sent_on(turn.agent, shaped.request, shaped.prompt, sent.located.session_id)
         done = f"compressed: {compaction.before_tokens:,} -> {compaction.after_tokens:,} tokens ({compaction.stages})"
-        return msgspec.structs.replace(shaped, located=located, head=head, edits=(*sent.edits, done))
+        return msgspec.structs.replace(
+            shaped, located=located, head=head, line=sent.located.path, edits=(*sent.edits, done)
+        )
 
     async def _begun(self, turn: Turn, sent: Shaped, policy: Policy) -> Shaped:
         """The prompt with the head that stands for its beginning, if there is one."""
@@ -214,13 +238,13 @@ class Compressor:
         digests = (*map(digest_message, head.messages), *located.digests[head.covered :])
         located = self._planner.locate_as_sent_on(turn.agent, request, prompt, located.session_id, digests)
         edits = (*sent.edits, f"head: {len(head.messages)} for {head.covered} messages")
-        return Shaped(request=request, prompt=prompt, located=located, head=head, edits=edits)
+        return Shaped(request=request, prompt=prompt, located=located, head=head, line=sent.located.path, edits=edits)
 
     def _line(self, located: Located) -> _Line:
         line = self._lines.get(located.path)
         if line is None:
             parent = None if located.parent is None else self._lines.get(located.parent)
-            line = self._lines[located.path] = _Line(parent.record, parent.told) if parent else _Line()
+            line = self._lines[located.path] = _Line(parent.record, parent.told, parent.refused) if parent else _Line()
         self._lines.move_to_end(located.path)
         while len(self._lines) > _MOST_LINES:
             self._lines.popitem(last=False)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from governor.clock import Clock
-from governor.errors import GovernorError, InternalError, UpstreamUnavailable
+from governor.errors import GovernorError, InternalError, UpstreamError, UpstreamUnavailable
 from governor.gateway.answering import Answering, Planned
 from governor.gateway.auth import Authenticator, authenticated_agent
 from governor.gateway.body import BodyLimits, ClientLeft, read_json_body
@@ -197,6 +197,9 @@ class GenerateRoute:
         )
         try:
             await s.answering.run(turn, reply, planned)
+        except UpstreamError as error:
+            s.shaping.on_refused(shaped, error)
+            raise
         finally:
             # Many clients close on the last event, which cancels this task before it has returned.
             usage, known_tokens = turn.answer.usage, planned.known_tokens

@@ -24,5 +24,7 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
     """Of this prompt, without the engine; ``None``: not counted yet."""
     head: Covering | None = None
     """What stands in place of the beginning."""
+    line: int | None = None
+    """Path of the client's own prompt, where a head stands in this one."""
     edits: tuple[str, ...] = ()
     """What was done, for the turn's row."""

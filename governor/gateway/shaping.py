@@ -5,6 +5,7 @@ from __future__ import annotations
 from governor.compress.client_model import Advice
 from governor.compress.recall import NAME, can_offer, names_of, with_tool
 from governor.compress.recall_offers import RecallOffers
+from governor.errors import UpstreamError
 from governor.gateway.compression import Compressor
 from governor.gateway.planner import Planner, prompt_of
 from governor.gateway.prepared import Preparer
@@ -62,5 +63,11 @@ class Shaping:
         self, turn: Turn, shaped: Shaped, count: TokenCount, policy: Policy, window_tokens: int | None
     ) -> None:
         """A turn has come to its end; ``count``: what its prompt was thought to be. Raises nothing."""
+        if turn.answer.ended_well:
+            self._compressor.on_accepted(shaped)
         if shaped.request.endpoint is Endpoint.CHAT and turn.measure and turn.measure.kind in MAIN_KINDS:
             self._preparer.on_answered(turn, shaped, count, policy, window_tokens)
+
+    def on_refused(self, shaped: Shaped, error: UpstreamError) -> None:
+        """The engine did not answer. Raises nothing."""
+        self._compressor.on_refused(shaped, error)

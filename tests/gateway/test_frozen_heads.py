@@ -203,3 +203,23 @@ async def test_a_prompt_that_was_made_shorter_is_measured_as_it_is_now(
     assert end.edits[0].startswith("compressed: ")
     assert end.cap_applied == 4096
     assert (end.prompt_tokens_counted or WINDOW) <= WINDOW // 2
+
+
+async def test_an_engine_that_does_not_take_it_gets_the_clients_own_again(tmp_path: Path) -> None:
+    """A strict template, or another model since. One refusal may be for something else."""
+    refused = ["400:roles must alternate"]
+    async with (
+        ScriptedEngine(
+            "say:ok", *refused, "say:ok", *refused, *refused, "say:ok", knobs=Knobs(model="m", window_tokens=WINDOW)
+        ) as engine,
+        gateway_at(engine, tmp_path) as gateway,
+    ):
+        loop = await compressed(gateway)
+        answers, own = [], []
+        for _ in range(5):
+            answers.append((await loop.ask()).status_code)
+            own.append(sent(engine) == [msgspec.json.encode(each) for each in loop.messages])
+            loop.on_tool(lines=2)
+        assert answers == [400, 200, 400, 400, 200]
+        assert own == [False, False, False, False, True]
+        assert any(flag.startswith("compressed_head_refused") for flag in (await last(gateway)).flags)
