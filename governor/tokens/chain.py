@@ -89,8 +89,8 @@ class LastPrompt(msgspec.Struct, frozen=True, kw_only=True):
 class SessionIndex:
     """Finds the session of each prompt. Synchronous, no I/O; to be used from one thread.
 
-    Cost of a call: one hash of the prompt's bytes and comparisons of digests, linear in the prompt. Only a prompt that
-    broke off is parsed, to name the cause.
+    Cost of a call: one hash of the messages whose digests are not given, and comparisons of digests, linear in the
+    prompt. Only a prompt that broke off is parsed, to name the cause.
     """
 
     def __init__(self, limits: SessionLimits | None = None) -> None:
