@@ -25,7 +25,10 @@ _logger = logging.getLogger(__name__)
 _DRAW_EVERY_S = 0.25
 """So often at most, whatever happens."""
 _TICK_S = 1.0
-"""So often at least: times go on while nothing happens."""
+"""So often at least: times go on while nothing happens. Also so often at most while there is more news than one could
+read: lists would be sent as a whole with each picture, and the link may be slow."""
+_FLOOD = 20
+"""Pieces of news from one look to the next."""
 _LOOK_EVERY_S = 0.5
 _PAGE_AGE_S = 4.0
 """A page that is looked at is asked for again when it is so old."""
@@ -83,14 +86,15 @@ class Dashboard(App[None]):
 
     def _draw_news(self) -> None:
         """All that came since the last time, at once."""
-        if self._news or self._now() - self._drawn_at >= _TICK_S:
+        waited_s = time.monotonic() - self._drawn_at
+        if waited_s >= _TICK_S or 0 < len(self._news) <= _FLOOD:
             self._draw()
 
     def _draw(self) -> None:
         self.picture = picture.updated_by_all(self.picture, self._news)
         self._news.clear()
-        self._drawn_at = self._now()
-        self._main.draw(self.picture, self._drawn_at)
+        self._drawn_at = time.monotonic()
+        self._main.draw(self.picture, self._now())
 
     async def _follow(self) -> None:
         """The worker that hears of everything."""
