@@ -110,7 +110,7 @@ def parts(request: GenerationRequest) -> tuple[object, ...]:
     )
 
 
-def raws(messages: Sequence[msgspec.Raw]) -> list[bytes]:
+def raws(messages: Sequence[bytes | msgspec.Raw]) -> list[bytes]:
     return [bytes(raw) for raw in messages]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import msgspec
 
@@ -25,6 +26,9 @@ class NotingCounter:
     def count(self, prompt: PromptParts) -> TokenCount:
         self.threads.append(threading.get_ident())
         return TokenCount(tokens=sum(map(len, prompt.messages)), margin=0, source="tokenizer")
+
+    def sizes(self, messages: Sequence[bytes]) -> list[int]:
+        return [len(raw) for raw in messages]
 
     def learn(self, counted: TokenCount, reported_prompt_tokens: int) -> None:
         pass
