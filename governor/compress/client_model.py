@@ -130,11 +130,12 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 def advise(standing: Standing, policy: CompressionPolicy) -> Advice:
     """By ``client_loops`` and ``mode``. Both may be advised at once: where the engine's prompt came out short enough,
     what it reports is under the second figure and is told as it is."""
-    if not standing.loops or standing.safe_tokens is None or policy.client_loops is not ClientLoops.STOP:
+    stops = policy.client_loops is ClientLoops.STOP
+    if not standing.loops or standing.is_deaf or standing.safe_tokens is None or not stops:
         return Advice()
     return Advice(
         compress_below=standing.safe_tokens if policy.mode is CompressionMode.ENFORCE else None,
-        tell_at_most=None if standing.is_deaf else standing.safe_tokens,
+        tell_at_most=standing.safe_tokens,
     )
 
 

@@ -246,7 +246,7 @@ class ClientWatch:
         if end.reported_tokens is not None:
             line.tokens = end.reported_tokens
         if end.ok:
-            line.told, line.was_lowered = end.told_tokens, end.lowered
+            line.told, line.was_lowered = end.told_tokens, _told_less(end, line.tokens)
             safe_tokens = opened.agent.threshold.safe_tokens
             if not end.lowered and safe_tokens is not None and line.tokens < safe_tokens * RELIEF_SHARE:
                 line.conversation.on_relief()
@@ -334,9 +334,15 @@ def _calls_shown(agent: _Agent, conversation: _Conversation, prompt: ClientPromp
     return kept
 
 
+def _told_less(end: ClientEnd, own_tokens: int) -> bool:
+    """The client was told clearly less than its own prompt has: by an edit, or since the engine saw a shorter one."""
+    is_shorter = end.reported_tokens is None and (end.told_tokens or own_tokens) < own_tokens * RELIEF_SHARE
+    return end.lowered or is_shorter
+
+
 def _learn(agent: _Agent, line: _Line, shape: PromptShape, *, is_pass: bool) -> None:
     """What the client did after what it was told last."""
-    if line.told is None:
+    if not line.told:  # an engine that reports no tokens at all tells nothing either
         return
     if is_pass:
         agent.threshold.on_followed(line.told)

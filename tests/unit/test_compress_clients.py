@@ -373,6 +373,14 @@ def test_a_size_that_was_refused_teaches_nothing() -> None:
     assert watched.watch.compacts_at(ME) is None
 
 
+def test_an_engine_that_reports_no_tokens_teaches_nothing() -> None:
+    watched = Watched()
+    watched.turn(main([*OPENING, *steps(0, 4)]), 70_000, reported=0)
+    watched.turn(summary_call(), 9_000, reported=0)
+    watched.turn(compacted("s", 2, 3), 20_000, reported=0)
+    assert watched.watch.compacts_at(ME) is None
+
+
 def test_what_is_remembered_is_bounded() -> None:
     watched = Watched(limits=WatchLimits(agents=3, lines_per_agent=4, open_turns=5))
     for n in range(40):
