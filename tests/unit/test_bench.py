@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from bench.client import BenchFailed, Stream, Timing
 from bench.conversation import BYTES_PER_TOKEN, Conversation
-from bench.overhead import latency_row, load_for
+from bench.hot_steps import Stopwatch
+from bench.overhead import RequestCost, latency_row, load_for
+from bench.peers.__main__ import Compared, Result, sheets
+from bench.processes import cpu_seconds, resident_mib, spawned
+from bench.report import machine
 from bench.rounds import Load, Measured, Twins, percentile
 from governor.wire.request import parse
 from serve.engine import Endpoint
@@ -93,3 +100,40 @@ async def test_an_answer_that_is_not_good_measures_nothing(word: str) -> None:
         with pytest.raises(BenchFailed):
             async with asyncio.timeout(5):
                 await stream.ask(BODY)
+
+
+def test_a_step_beside_others_counts_each_round_once() -> None:
+    watch = Stopwatch()
+    for _ in range(3):
+        with watch.step("one"):
+            sum(range(10_000))
+        with watch.step("other"):
+            pass
+    assert {name: len(spent) for name, spent in watch.spent_ns.items()} == {"one": 3, "other": 3}
+    assert min(watch.spent_ns["one"]) > 0
+
+
+def test_what_a_program_has_started_is_counted_with_it(tmp_path: Path) -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass\ntry: input()\nexcept EOFError: pass"
+    start = f"import subprocess as s, sys; s.Popen([sys.executable, '-c', {burn!r}], stdin=s.PIPE).wait()"
+    command = [sys.executable, "-c", start]  # the end of its input, when this one ends, ends the other
+    with spawned(command, tmp_path / "log") as program:
+        deadline = time.monotonic() + 20
+        while (spent := cpu_seconds(program.pid)) < 0.2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        both_mib = resident_mib(program.pid)
+    assert spent >= 0.2
+    assert both_mib > 8
+
+
+def test_peers_are_columns_and_one_that_failed_says_so() -> None:
+    cost = RequestCost(prompt_tokens=1000, requests=1, cpu_ms=4.0)
+    ours = Compared(name="ours", requirement="", idle_mib=99.0, latency=(), request_cost=(cost,), chunk_cost=())
+    other = Compared(
+        name="other", requirement="x==1.2", idle_mib=0, latency=(), request_cost=(), chunk_cost=(), failed="it is gone"
+    )
+    where = machine("bench.peers")
+    first, requests, *_ = sheets(Result(machine=where, compared=(ours, other)))
+    assert requests.rows == [("1,000", "4.00", "–")]
+    assert "other 1.2" in first.note
+    assert "other: it is gone" in first.note
