@@ -102,4 +102,63 @@ def test_a_client_that_goes_by_its_own_estimate_is_told_of(mode: CompressionMode
     here = gate(mode)
     client = played(here, 200, ways=(Way.KEEPS_ALL,), estimate_share=1.0)
     assert here.was_deaf
+    assert here.lowered <= REACTIONS * here.loops_begun
+    assert here.most_misses <= ATTEMPTS
+    assert client.longest_row > ATTEMPTS
+
+
+ways = st.lists(st.sampled_from(list(Way)), min_size=1, max_size=6).map(tuple)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    ways=ways,
+    mode=st.sampled_from(MODES),
+    seed=st.integers(min_value=0, max_value=99),
+    threshold=st.integers(min_value=1500, max_value=4000),
+    only_before_user=st.booleans(),
+    is_named=st.booleans(),
+    histories=st.integers(min_value=1, max_value=3),
+    retries=st.integers(min_value=0, max_value=2),
+    clamp=st.booleans(),
+)
+def test_any_order_of_them(
+    ways: tuple[Way, ...],
+    mode: CompressionMode,
+    seed: int,
+    threshold: int,
+    only_before_user: bool,
+    is_named: bool,
+    histories: int,
+    retries: int,
+    clamp: bool,
+) -> None:
+    here = gate(mode, window_tokens=6000)
+    client = played(
+        here,
+        60,
+        seed,
+        ways=ways,
+        threshold_tokens=threshold,
+        only_before_user=only_before_user,
+        histories=histories,
+        is_named=is_named,
+        retries=retries,
+        clamp=clamp,
+    )
+    check(here, client)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_client_that_keeps_its_last_rounds_is_not_cut_down_further_and_further(mode: CompressionMode) -> None:
+    """It drops the oldest round with each question, whatever it is told: that its prompts are made shorter for it, and
+    that it is told less, ends when it is clear that it does not care."""
+    here = gate(mode)
+    rounds = [[said("user", f"question {n} " * 60), said("assistant", f"answer {n} " * 400)] for n in range(60)]
+    told: list[tuple[int, int]] = []
+    for n in range(10, 60):
+        kept = [each for one in rounds[n - 10 : n] for each in one]
+        messages = [said("system", "rules"), *kept, said("user", f"and {n}?")]
+        told.append((here.chat(messages, "s").told_tokens or 0, here.tokens(messages)))
+    assert here.was_deaf
     assert sum(told_tokens < own_tokens for told_tokens, own_tokens in told) <= REACTIONS
