@@ -51,7 +51,9 @@ def demo(
             return
         if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
             fail("this is for a terminal; for scripts there is 'governor demo --headless --json'", Exit.USAGE)
-        fail("the dashboard of the demo is not there; use --headless", Exit.USAGE)
+        from governor.cli.demo_screen import run_demo  # noqa: PLC0415 - only this needs Textual
+
+        run_demo(mode or Mode.UNGOVERNED, speed=speed, machine=machine, seconds=seconds)
 
 
 def _headless(modes: list[Mode], seconds: float | None, speed: float, machine: str, as_json: bool) -> None:
