@@ -62,6 +62,13 @@ async def served(show: Show, *arguments: str) -> AsyncIterator[tuple[str, str]]:
     assert process.returncode == 0, (out + err).decode()
 
 
+async def held_agents(note: instance.RunNote) -> int:
+    headers = {"authorization": f"Bearer {note.admin_token}"}
+    async with httpx.AsyncClient(base_url=note.url, headers=headers, trust_env=False) as client:
+        state = (await client.get("/governor/state")).json()
+    return sum(agent["held"] for agent in state["agents"])
+
+
 async def test_in_a_browser() -> None:
     async with governed_agents() as show, served(show) as (url, code), tab() as page:
         await page.page.goto(url)
@@ -77,8 +84,7 @@ async def test_in_a_browser() -> None:
         await page.until(lambda screen: "paused" in screen)
         note = instance.running_instance(show.home)
         assert note is not None
-        state = httpx.get(f"{note.url}/governor/state", headers={"authorization": f"Bearer {note.admin_token}"}).json()
-        assert sum(agent["held"] for agent in state["agents"]) == 1
+        assert await held_agents(note) == 1
         await page.page.keyboard.press("5")
         await page.until(lambda screen: re.search(r"owner via web .*pause", screen) is not None)
         await page.page.keyboard.press("2")
