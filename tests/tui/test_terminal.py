@@ -87,18 +87,18 @@ async def test_top_in_a_terminal(tmp_path: Path) -> None:
     async with ScriptedEngine() as engine, terminal(command, 80, 24) as screen:
         await screen.until(lambda text: "no governor runs from this home" in text)
         async with running(engine, tmp_path, "alice") as governor:
-            await screen.until(lambda text: "  connected" in text and "alice" in text)
+            await screen.until(lambda text: "● connected" in text and "alice" in text)
             assert (await governor.chat(model="scripted")).status_code == 200
             assert (await governor.chat(model=HOSTILE_MODEL)).status_code == 404
             text = await screen.until(lambda text: "refused" in text and "  ok  " in text)
             assert len(text.splitlines()) == 24
             await screen.press("?")
-            await screen.until(lambda text: "unknown: nobody reported it" in text)
+            await screen.until(lambda text: "the chosen agent's own screen" in text)
             await screen.press("Escape")
-            await screen.until(lambda text: "unknown: nobody reported it" not in text)
+            await screen.until(lambda text: "the chosen agent's own screen" not in text)
         await screen.until(lambda text: "not connected, retrying" in text and "alice" in text)
         async with running(engine, tmp_path, "bob"):
-            await screen.until(lambda text: "  connected" in text and "bob" in text)
+            await screen.until(lambda text: "● connected" in text and "bob" in text)
             await screen.press("q")
             text = await screen.until(lambda text: "left with" in text)
             assert text.strip() == "left with 0", "the terminal is as it was before"

@@ -75,6 +75,7 @@ def all_tables(picture: Picture, name: str) -> Iterator[Table]:
 
 def all_lines(picture: Picture, name: str) -> Iterator[Row]:
     yield head.link(picture, NOW)
+    yield from head.trouble(picture, NOW)
     yield from overview.engine_lines(picture)
     yield from agent.head(picture, name)
 
@@ -227,20 +228,20 @@ def test_the_queue_says_why_and_from_when_each_goes_first() -> None:
 def test_time_stands_still_while_nothing_is_heard() -> None:
     picture = updated(Picture(snapshot=pictures.busy()), Disconnected("no governor runs from this home", 1.0))
     assert column(agents.open_turns(picture, NOW + 600), "for")[0] == "5m20"
-    assert words(head.link(picture, NOW + 600)) == [
-        "○ not connected, retrying",
-        "figures are 10m00 old",
-        "no governor runs from this home",
-    ]
+    assert words(head.link(picture, NOW + 600)) == ["○ not connected, retrying"]
+    (trouble,) = head.trouble(picture, NOW + 600)
+    assert words(trouble) == ["figures are 10m00 old", "no governor runs from this home"]
 
 
 def test_connection_comes_and_goes() -> None:
     picture = Picture()
     assert words(head.link(picture, NOW)) == ["○ connecting"]
     picture = updated(picture, Disconnected("nothing answers", 1.0))
-    assert words(head.link(picture, NOW)) == ["○ not connected, retrying", "nothing answers"]
+    assert words(head.link(picture, NOW)) == ["○ not connected, retrying"]
+    assert [words(row) for row in head.trouble(picture, NOW)] == [["nothing answers"]]
     picture = updated(picture, Loaded(pictures.snapshot()))
     assert words(head.link(picture, NOW)) == ["● connected", "governor 0.1.0", "up 12m00"]
+    assert head.trouble(picture, NOW) == ()
     assert "figures are 40s old" in head.link(picture, NOW + 40)[0].text
 
 

@@ -35,6 +35,7 @@ from tui.screens.queue import QueueView
 from tui.screens.view import View
 from tui.views import head
 from tui.widgets.head import Head
+from tui.widgets.lines import Lines
 from tui.widgets.table import CellTable
 
 TABS = ("overview", "agents", "queue", "engine", "log")
@@ -69,6 +70,7 @@ class MainScreen(Screen[None]):
         super().__init__()
         self._owner = owner
         self._head = Head(TABS, id="head")
+        self._trouble = Lines(id="trouble")
         self._one = AgentView()
         self._views: tuple[View, ...] = (OverviewView(), AgentsView(), QueueView(), EngineView(), LogView())
         self._open: View = self._views[0]
@@ -91,6 +93,7 @@ class MainScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield self._head
+        yield self._trouble
         with ContentSwitcher(initial=self._open.id):
             yield from self._views
             yield self._one
@@ -103,6 +106,7 @@ class MainScreen(Screen[None]):
         """Show the picture on the view that is open."""
         self._picture, self._drawn_at = picture, now
         self._head.show(self.here, head.link(picture, now))
+        self._trouble.show(head.trouble(picture, now))
         self._open.draw(picture, now)
 
     def action_tab(self, number: int) -> None:
