@@ -36,7 +36,8 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self._sockets: dict[int, socket.socket] = {}
-        self._seen: set[tuple[object, object]] = set()
+        self._accepted: set[tuple[object, object]] = set()
+        """Ends of connections that somebody has had to do with; one that is not looked at now is closed, or paused."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -53,6 +54,13 @@ class _Selector(selectors.DefaultSelector):
         self.now_s += max(0.0, timeout)
         return []
 
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        ends = self._ends(key.fd)
+        if ends is not None:
+            self._accepted.add(ends)
+        return key
+
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         key = super().unregister(fileobj)
         self._forget(key.fd)
@@ -64,33 +72,43 @@ class _Selector(selectors.DefaultSelector):
         super().close()
 
     def _is_under_way(self) -> bool:
-        """Somebody connects, or was not accepted yet, or has sent what its peer has not got."""
+        """Somebody connects or has more to send, was not accepted yet, or has sent what its peer has not got."""
         traffic: dict[tuple[object, object], _Traffic] = {}
         listening: set[object] = set()
         for key in self.get_map().values():
-            looked = self._sockets.get(key.fd)
-            if looked is None:
-                looked = self._sockets[key.fd] = socket.socket(fileno=key.fd)
+            looked, ends = self._looked_at(key.fd), self._ends(key.fd)
             if looked.family != socket.AF_INET:
                 continue
-            try:
-                ends = (looked.getsockname(), looked.getpeername())
-                info = looked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-            except OSError:
-                if key.events & selectors.EVENT_WRITE:
-                    return True
+            if key.events & selectors.EVENT_WRITE:
+                return True
+            if ends is None:
                 listening.add(looked.getsockname())
                 continue
+            info = looked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
             sent, again = (struct.unpack_from("=Q", info, at)[0] for at in (_SENT_AT, _RETRANSMITTED_AT))
             traffic[ends] = _Traffic(sent - again, struct.unpack_from("=Q", info, _RECEIVED_AT)[0])
-        self._seen |= traffic.keys()
         for (here, there), each in traffic.items():
             other = traffic.get((there, here))
             if other is not None and each.sent != other.received:
                 return True
-            if other is None and there in listening and (there, here) not in self._seen:
+            if other is None and there in listening and (there, here) not in self._accepted:
                 return True
         return False
+
+    def _looked_at(self, descriptor: int) -> socket.socket:
+        if descriptor not in self._sockets:
+            self._sockets[descriptor] = socket.socket(fileno=descriptor)
+        return self._sockets[descriptor]
+
+    def _ends(self, descriptor: int) -> tuple[object, object] | None:
+        """This end and the other; ``None`` of what is no connection."""
+        looked = self._looked_at(descriptor)
+        if looked.family != socket.AF_INET:
+            return None
+        try:
+            return looked.getsockname(), looked.getpeername()
+        except OSError:
+            return None
 
     def _forget(self, descriptor: int) -> None:
         """The descriptor is the loop's; it must not be closed with our view of it."""

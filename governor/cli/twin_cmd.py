@@ -11,10 +11,13 @@ from rich.markup import escape
 
 from governor.cli.console import Exit, fail, out, plain_table, print_json, shown
 from governor.cli.options import JsonOption
+from governor.measure import read_result
+from governor.measure.errors import MeasureFailed
+from governor.measure.to_twin import measured_from
 from serve.errors import ServeError
 from serve.twin.fit import fit
 from serve.twin.machine import SUFFIX, Machine, load_machine, machine_names, machine_toml
-from serve.twin.measured import MachineName, read_measured
+from serve.twin.measured import MachineName, Measured, read_measured
 
 BAD_ERROR = 0.1
 """Relative: a residual beyond this is marked."""
@@ -24,7 +27,12 @@ app = typer.Typer(no_args_is_help=True, help="The engine's twin: which machines 
 
 @app.command("fit")
 def fit_command(
-    file: Annotated[Path, typer.Argument(help="Measurements of one machine, TOML or JSON.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Measurements of one machine, TOML or JSON; or results of governor bench."
+        ),
+    ],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Over the file's name for the machine.")] = None,
     output: Annotated[
         Path | None,
@@ -35,11 +43,12 @@ def fit_command(
     """Fit a machine from measurements, print how far each row is off, and write the machine's file.
 
     \b
-    governor twin fit bench.json --name my-box
+    governor bench fit --out my-box
+    governor twin fit my-box/result.json --name my-box
     governor up --profile twin:./my-box.toml
     """
     try:
-        measured = read_measured(file)
+        measured = _read(files)
         if name is not None:
             measured = msgspec.structs.replace(measured, name=msgspec.convert(name, MachineName))
         machine = fit(measured)
@@ -47,8 +56,10 @@ def fit_command(
         fail(f"--name {name}: give small letters, digits, and . _ - between them", Exit.USAGE)
     except ServeError as error:
         fail(error.message, Exit.USAGE)
+    except MeasureFailed as error:
+        fail(str(error), Exit.USAGE)
     target = output or Path(machine.name + SUFFIX)
-    _write(machine, target, file, may_replace=output is not None)
+    _write(machine, target, files, may_replace=output is not None)
     if as_json:
         print_json(machine)
         return
@@ -103,6 +114,22 @@ def show(
     _print_assumed(machine)
 
 
+def _read(files: list[Path]) -> Measured:
+    """One file of measurements, or results of a bench. Raises :class:`ServeError` and :class:`MeasureFailed`."""
+    if any(_is_result(file) for file in files):
+        return measured_from([read_result(file) for file in files])
+    if len(files) > 1:
+        raise MeasureFailed("Give one file of measurements; only results of governor bench can be put together.")
+    return read_measured(files[0])
+
+
+def _is_result(file: Path) -> bool:
+    try:
+        return file.suffix == ".json" and b'"schema_version"' in file.read_bytes()
+    except OSError:
+        return False
+
+
 def _loaded(name: str) -> Machine:
     try:
         return load_machine(name)
@@ -110,11 +137,11 @@ def _loaded(name: str) -> Machine:
         fail(error.message, Exit.USAGE)
 
 
-def _write(machine: Machine, target: Path, source: Path, *, may_replace: bool) -> None:
+def _write(machine: Machine, target: Path, sources: list[Path], *, may_replace: bool) -> None:
     if target.suffix != SUFFIX:
         fail(f"{target}: a machine's file ends in {SUFFIX}; give --out NAME{SUFFIX}", Exit.USAGE)
     if target.exists():
-        if target.resolve() == source.resolve():
+        if target.resolve() in {source.resolve() for source in sources}:
             fail(f"{target} holds the measurements; give another --out", Exit.USAGE)
         if not may_replace:
             fail(f"{target} is there already; replace it with --out {target}, or give another --name", Exit.USAGE)

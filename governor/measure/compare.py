@@ -6,7 +6,7 @@ What is not comparable is refused: another model, version or flag, another machi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
@@ -98,30 +98,36 @@ def _verdict(ours: Measure, theirs: Measure, p: float) -> Verdict:
     return Verdict.BETTER if (theirs.median > ours.median) == (ours.better == "higher") else Verdict.WORSE
 
 
-def _differences(ours: Result, theirs: Result) -> Iterator[str]:
+def engine_differences(ours: Result, theirs: Result) -> Iterator[str]:
+    """Why they are of different engines or machines, whatever was measured."""
     pairs = (
-        ("suite", ours.suite, theirs.suite),
         ("engine", ours.engine.kind, theirs.engine.kind),
         ("engine's version", ours.engine.version, theirs.engine.version),
         ("model", ours.engine.model, theirs.engine.model),
         ("model's files", ours.engine.model_hash, theirs.engine.model_hash),
-        ("form of prompts", ours.engine.prompts, theirs.engine.prompts),
         ("twin's speed", ours.engine.speed, theirs.engine.speed),
         ("processor", ours.machine.processor, theirs.machine.processor),
         ("number of cores", ours.machine.cores, theirs.machine.cores),
-        ("choices", _told(dict(ours.protocol)), _told(dict(theirs.protocol))),
         ("pool of L1", ours.engine.device_tokens, theirs.engine.device_tokens),
         ("pool of L2", ours.engine.host_tokens, theirs.engine.host_tokens),
         ("L3", ours.engine.storage, theirs.engine.storage),
     )
-    for what, one, other in pairs:
-        if one != other:
-            yield f"another {what}: {_named(one)} and {_named(other)}"
+    yield from _others(pairs)
     yield from _other_gpus(ours, theirs)
     for name in sorted(ours.engine.flags.keys() | theirs.engine.flags.keys()):
         one_flag, other_flag = ours.engine.flags.get(name), theirs.engine.flags.get(name)
         if one_flag != other_flag:
             yield f"another setting of the engine: {name} is {one_flag} and {other_flag}"
+
+
+def _differences(ours: Result, theirs: Result) -> Iterator[str]:
+    pairs = (
+        ("suite", ours.suite, theirs.suite),
+        ("form of prompts", ours.engine.prompts, theirs.engine.prompts),
+        ("choices", _told(dict(ours.protocol)), _told(dict(theirs.protocol))),
+    )
+    yield from _others(pairs)
+    yield from engine_differences(ours, theirs)
     for which, result in (("first", ours), ("second", theirs)):
         machine = result.machine
         if machine.engine_is_local and machine.load_before > _BUSY * machine.cores:
@@ -129,6 +135,12 @@ def _differences(ours: Result, theirs: Result) -> Iterator[str]:
                 f"the {which} was measured on a busy machine: load average {machine.load_before:g} on {machine.cores} "
                 "cores before it began"
             )
+
+
+def _others(pairs: Iterable[tuple[str, object, object]]) -> Iterator[str]:
+    for what, one, other in pairs:
+        if one != other:
+            yield f"another {what}: {_named(one)} and {_named(other)}"
 
 
 def _named(value: object) -> str:

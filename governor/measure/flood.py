@@ -6,11 +6,13 @@ engine would say that L2 served, but the KV would not have to be brought back, w
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, lcm
 
 from governor.errors import UpstreamError
 from governor.measure.session import Session
 
+STATE_GRID = 64
+"""SGLang keeps a state at multiples of its recurrence's chunk, 64 in all models seen, and of the page."""
 _LONGEST_TOKENS = 65_536
 _SLOT_TOKENS = 64
 _MARGIN = 1.05
@@ -52,6 +54,17 @@ class Flood:
         self._floods += 1
         for number, length in enumerate(self._lengths(keep_tokens)):
             prompt = await session.prompts.fresh(f"flood {self._floods}/{number}", length)
+            await session.target.ask(prompt, 1)
+
+    async def push_out_states(self) -> None:
+        """As :meth:`push_out`, but only of what can be resumed: as many short prompts as L1 holds states. A hybrid
+        model finds nothing without a state, whatever KV is left. Raises :class:`~governor.errors.UpstreamError`."""
+        session, facts = self._session, self._session.facts
+        await self.settle()
+        self._floods += 1
+        grid = lcm(STATE_GRID, facts.page_tokens)
+        for number in range(facts.device_states or 0):
+            prompt = await session.prompts.fresh(f"flood {self._floods}/{number}", grid + grid // 2)
             await session.target.ask(prompt, 1)
 
     async def settle(self) -> None:
