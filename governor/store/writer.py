@@ -21,6 +21,9 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from governor.store.database import Database, is_damage
 
 RETRY_MOST_S: Final = 2.0
+BUSY_S: Final = 2.0
+"""After a batch, the writer looks for the next one by itself: to wake a thread takes a third of a millisecond of
+whoever does it, which is a request on its way."""
 TEND_AGAIN_S: Final = 60.0
 """After upkeep that failed."""
 
@@ -103,6 +106,8 @@ class Writer(Generic[T]):
         self._ready = False
         """The database has been opened once and the work has begun."""
         self._flushing = 0
+        self._asleep = True
+        """The writer has to be told of a record."""
         self._stop_at: float | None = None
         self._ended = False
 
@@ -111,6 +116,7 @@ class Writer(Generic[T]):
         self._again = False
         self._retry_s = retry_s
         self._tend_at: float | None = 0.0
+        self._busy_until = 0.0
         self._thread = threading.Thread(target=self._run, name=name.replace(" ", "-"), daemon=True)
 
     def start(self) -> None:
@@ -123,7 +129,8 @@ class Writer(Generic[T]):
                 self.lost += 1
                 return
             put(record)
-            if len(self._waiting) in (1, self._most):
+            waiting = len(self._waiting)
+            if waiting == self._most or (waiting == 1 and self._asleep):
                 self._news.notify()
 
     def pending(self) -> int:
@@ -196,14 +203,26 @@ class Writer(Generic[T]):
     def _wait_for_work(self) -> None:
         if self._batch:
             return
-        idle_s = None if self._tend_at is None else max(0.0, self._tend_at - time.monotonic())
-        self._news.wait_for(lambda: len(self._waiting) or self._stop_at is not None or not self._ready, idle_s)
-        if self._ready and len(self._waiting):
-            self._news.wait_for(
-                lambda: len(self._waiting) >= self._most or self._flushing or self._stop_at is not None,
-                self._linger_s,
-            )
+        if not self._has_found_work():
+            self._asleep = True
+            idle_s = None if self._tend_at is None else max(0.0, self._tend_at - time.monotonic())
+            self._news.wait_for(lambda: len(self._waiting) or self._stop_at is not None or not self._ready, idle_s)
+            if self._ready and len(self._waiting):
+                self._news.wait_for(self._is_wanted, self._linger_s)
         self._batch = self._waiting.take(self._most)
+
+    def _has_found_work(self) -> bool:
+        """Looks by itself, while more is likely to come soon."""
+        self._asleep = False
+        while self._linger_s and time.monotonic() < self._busy_until and not self._is_wanted():
+            self._news.wait_for(self._is_wanted, self._linger_s)
+            if len(self._waiting):
+                return True
+        return False
+
+    def _is_wanted(self) -> bool:
+        """Nothing is waited for any longer."""
+        return len(self._waiting) >= self._most or bool(self._flushing) or self._stop_at is not None
 
     def _write(self, batch: list[T]) -> None:
         try:
@@ -231,6 +250,7 @@ class Writer(Generic[T]):
     def _on_success(self, written: int) -> None:
         with self.lock:
             recovered = self.problem is not None
+            self._busy_until = time.monotonic() + BUSY_S if written else 0.0
             del self._batch[:written]
             self._ready = True
             self.problem = None
