@@ -175,6 +175,7 @@ class GenerateRoute:
         """Plan the prompt that the engine shall see, and have it answered."""
         s = self._services
         request, located = shaped.request, shaped.located
+        turn.edits = shaped.edits
         ask = await self._ask(turn, request, located, card, policy)
         restored = ask.restored if ask else None
         known = restored.count if restored else shaped.count

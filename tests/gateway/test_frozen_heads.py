@@ -223,3 +223,10 @@ async def test_an_engine_that_does_not_take_it_gets_the_clients_own_again(tmp_pa
         assert answers == [400, 200, 400, 400, 200]
         assert own == [False, False, False, False, True]
         assert any(flag.startswith("compressed_head_refused") for flag in (await last(gateway)).flags)
+
+
+async def test_a_refused_turn_tells_what_was_done_to_it(engine: ScriptedEngine, gateway: Governed) -> None:
+    loop = await compressed(gateway)
+    loop.messages.append({"role": "user", "content": "one word after another " * 30_000})
+    assert (await loop.ask()).status_code == 400
+    assert (await last(gateway)).edits[0].startswith("head: ")
