@@ -33,7 +33,7 @@ async def test_hostile_text_is_literal_everywhere() -> None:
     """Case W68. Markup in a name neither styles, links, nor ends the dashboard; what does not print is spelled out."""
     away = ClientTimes(first_retry_s=600, longest_retry_s=600)
     app = Dashboard(lambda: None, now=lambda: pictures.NOW, client_times=away)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.picture.gone is not None)
         main = app.screen
         assert isinstance(main, MainScreen)
@@ -58,7 +58,7 @@ async def test_hostile_text_in_dialogs_and_messages_is_literal() -> None:
     """Case W68: where it is asked and answered."""
     texts = pictures.HOSTILE[:-1]
     agents = tuple(AgentView(name=text, policy_problem=text) for text in texts)
-    async with shown(pictures.snapshot(agents=agents), (100, 60)) as (app, pilot, pages):
+    async with shown(pictures.snapshot(agents=agents), (80, 24)) as (app, pilot, pages):
         pages.policy = pictures.spoiled(pictures.scenes()["normal"].policy, texts[0])
         for text in texts:
             start = external(text).text[:8].strip()
