@@ -9,12 +9,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from governor.cli.console import out, plain_table, print_json, shown, told_errors
+from governor.cli.console import err, out, plain_table, print_json, shown, told_errors
 from governor.cli.log import DatabaseOption, log_url
 from governor.cli.options import HomeOption, JsonOption
 from governor.store.archive_model import Compaction
 from governor.types import AgentName
-from governor.visible import LONGEST_REASON, visible
+from governor.visible import LONGEST_NAME, LONGEST_REASON, visible
 
 
 def compactions(
@@ -39,8 +39,14 @@ def compactions(
     if as_json:
         for compaction in found:
             print_json(compaction)
-    else:
+    elif found:
         out.print(_table(found))
+    else:
+        whose = "" if agent is None else f" of {escape(visible(agent, LONGEST_NAME))}"
+        err.print(
+            f"[dim]the archive has no compaction{whose}: prompts are made shorter where compression.mode is observe or "
+            "enforce, and clients' own are seen as they happen[/]"
+        )
 
 
 def _table(found: list[Compaction]) -> Table:

@@ -144,6 +144,14 @@ def test_compactions_of_one_agent_and_as_json(home: Path) -> None:
     assert len(run(home, "compactions", "-n", "1", "--json").stdout.splitlines()) == 1
 
 
+def test_where_there_is_none_it_says_so(home: Path) -> None:
+    told = run(home, "compactions", "nobody[red]\x1b")
+    assert told.exit_code == Exit.OK
+    assert "no compaction of nobody[red]\\x1b" in told.stderr
+    assert not told.stdout
+    assert not run(home, "compactions", "nobody", "--json").output
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [
