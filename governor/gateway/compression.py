@@ -7,6 +7,7 @@ plan changes what is sent; it is frozen as the conversation's next head and arch
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 
 import msgspec
@@ -34,6 +35,8 @@ from governor.tokens.digests import digest_message
 from governor.types import MAIN_KINDS, TokenCount
 from governor.wire.request import with_beginning
 from serve.engine import Endpoint, Engine, ModelCard
+
+log = logging.getLogger(__name__)
 
 _MOST_LINES = 1024
 _REFUSALS = 2
@@ -161,6 +164,10 @@ class Compressor:
         drafted = None
         try:
             drafted = await self._drafting.drafted(case)
+        except Exception as error:
+            # It is done for the turn, and must not cost it: a miss as any other, so that it is not tried for ever.
+            log.exception("turn %s: its prompt could not be made shorter", turn.turn_id)
+            drafted = Drafted(detail=f"failed with {type(error).__name__}; the log says how")
         finally:
             if drafted is None and case.is_asked_for:
                 self._requested.ask(turn.agent)

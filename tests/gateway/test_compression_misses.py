@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from bench.histories import prose, seeded
 from governor.store.archive_model import CompactedBy
+from governor.tokens.counter import EstimateCounter
 from governor.types import AgentName
 from tests.harness import Governed, governed
 from tests.tool_loop import ToolLoop
@@ -156,3 +157,19 @@ async def test_what_the_owner_asked_for_waits_for_its_moment(twin: Running, tmp_
         assert ends[1].edits[0].startswith("compressed: "), ends[1].flags
         await gateway.assert_idle()
         await twin.until_idle()
+
+
+class CrashingCounter(EstimateCounter):
+    """Counts prompts, and cannot weigh messages."""
+
+    def sizes(self, messages: Sequence[bytes]) -> list[int]:
+        raise ZeroDivisionError
+
+
+async def test_a_fault_of_ours_costs_the_client_nothing(twin: Running, tmp_path: Path) -> None:
+    counter, policies = CrashingCounter(), {"alice": ENFORCE + 'exhausted = "pass"\n'}
+    async with governed(twin.url, tmp_path, engine_kind="sglang", policies=policies, counter=counter) as gateway:
+        client = LongTask(gateway, "alice")
+        assert [(await client.ask()).status_code for _ in range(4)] == [200] * 4
+        tries = await gateway.archive.compactions(AgentName("alice"))
+        assert [each.detail for each in tries] == ["failed with ZeroDivisionError; the log says how"] * 2
