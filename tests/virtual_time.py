@@ -19,7 +19,7 @@ _LONG_S = 1.0
 _PATIENCE = 200
 """Looks, a millisecond each, at bytes on their way; then something is wrong, and time goes on."""
 _TCP_INFO_BYTES = 216
-_RECEIVED_AT, _SENT_AT, _RETRANSMITTED_AT = 128, 200, 208
+_RECEIVED_AT, _UNSENT_AT, _SENT_AT, _RETRANSMITTED_AT = 128, 144, 200, 208
 """Offsets in ``struct tcp_info`` (Linux ``include/uapi/linux/tcp.h``)."""
 
 
@@ -85,6 +85,8 @@ class _Selector(selectors.DefaultSelector):
                 listening.add(looked.getsockname())
                 continue
             info = looked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            if struct.unpack_from("=I", info, _UNSENT_AT)[0]:
+                return True
             sent, again = (struct.unpack_from("=Q", info, at)[0] for at in (_SENT_AT, _RETRANSMITTED_AT))
             traffic[ends] = _Traffic(sent - again, struct.unpack_from("=Q", info, _RECEIVED_AT)[0])
         for (here, there), each in traffic.items():
