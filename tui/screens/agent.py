@@ -35,12 +35,12 @@ class AgentView(View):
             with Vertical(classes="column left"):
                 yield self._contents
                 yield self._lines
+                yield self._turns
+            with Vertical(classes="column right"):
+                yield self._breaks
+                yield self._compactions
                 yield self._largest
                 yield self._policy
-            with Vertical(classes="column right"):
-                yield self._turns
-                yield self._compactions
-                yield self._breaks
 
     def on_resize(self, event: events.Resize) -> None:
         self._columns.set_class(event.size.width >= WIDE, "wide")
