@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 
 from governor import instance
@@ -31,24 +32,9 @@ def run_demo(mode: Mode, *, speed: float, machine: str, seconds: float | None) -
 
 async def _demo(mode: Mode, speed: float, machine: str, seconds: float | None) -> tuple[Board, ServeError | None]:
     async with running_show(mode, speed=speed, machine=machine) as show:
-        asked = mode
-
-        def find() -> Address | None:
-            note = instance.running_instance(show.home)
-            return None if note is None else Address(note.url, note.token)
-
-        def switch() -> None:
-            nonlocal asked
-            asked = asked.other
-            show.switch(asked)
-
-        app = DemoDashboard(
-            find,
-            now=show.pace.wall,
-            banner=lambda: banner_rows(show.board, asked, show.pace.speed),
-            switch=switch,
-            client_times=_TIMES,
-        )
+        app = demo_dashboard(show, mode)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, app.exit)
         following = asyncio.create_task(_followed(show, app.exit))
         ending = None if seconds is None else asyncio.get_running_loop().call_later(seconds, app.exit)
         try:
@@ -59,6 +45,28 @@ async def _demo(mode: Mode, speed: float, machine: str, seconds: float | None) -
             following.cancel()
             (problem,) = await asyncio.gather(following, return_exceptions=True)
         return show.board, problem if isinstance(problem, ServeError) else None
+
+
+def demo_dashboard(show: Show, mode: Mode) -> DemoDashboard:
+    """The dashboard of a demo that began in this mode."""
+    asked = mode
+
+    def find() -> Address | None:
+        note = instance.running_instance(show.home)
+        return None if note is None else Address(note.url, note.token)
+
+    def switch() -> None:
+        nonlocal asked
+        asked = asked.other
+        show.switch(asked)
+
+    return DemoDashboard(
+        find,
+        now=show.pace.wall,
+        banner=lambda: banner_rows(show.board, asked, show.pace.speed),
+        switch=switch,
+        client_times=_TIMES,
+    )
 
 
 async def _followed(show: Show, on_end: Callable[[], None]) -> None:

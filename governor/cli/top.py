@@ -52,7 +52,9 @@ def top(
     _log_to_file(home)
     if served:
         threading.Thread(target=_end_with_the_server, daemon=True).start()
-    Dashboard(find, client="web" if served else "top").run()
+    app = Dashboard(find, client="web" if served else "top")
+    signal.signal(signal.SIGTERM, lambda *_: app.exit())  # so that the terminal is left as it was
+    app.run()
 
 
 def _end_with_the_server() -> None:

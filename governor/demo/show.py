@@ -11,7 +11,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import msgspec
 
@@ -42,7 +42,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
 class Show:
     """One running demo."""
 
-    def __init__(self, process: Process, home: Home, pace: Pace, said: Path) -> None:
+    def __init__(self, process: Process, home: Home, pace: Pace, said: IO[bytes]) -> None:
         self._process = process
         self._said = said
         self.home = home
@@ -73,29 +73,28 @@ async def running_show(mode: Mode, *, speed: float = SPEED, machine: str = MACHI
     """The demo while inside, in a temporary home. Its process ends with us, however we end: its standard input is a
     pipe that only we hold. Raises :class:`~serve.errors.ServeError`."""
     root = Path(tempfile.mkdtemp(prefix="governor-demo-"))
-    said = root / "demo.log"
-    try:
-        with said.open("ab") as log:
+    with tempfile.TemporaryFile() as said:
+        try:
             # -P: the current folder may hold another governor.
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "governor.demo"),
-                *("--home", str(root / "home"), "--machine", machine),
+                *("--home", str(root), "--machine", machine),
                 *("--speed", f"{speed:g}", "--mode", mode.value),
                 stdin=PIPE,
                 stdout=PIPE,
-                stderr=log,
+                stderr=said,
                 limit=_LINE_BYTES,
                 start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
             )
-        try:
-            yield Show(process, Home(root / "home"), await _pace_of(process, said), said)
+            try:
+                yield Show(process, Home(root), await _pace_of(process, said), said)
+            finally:
+                await _end(process)
         finally:
-            await _end(process)
-    finally:
-        await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
 
 
-async def _pace_of(process: Process, said: Path) -> Pace:
+async def _pace_of(process: Process, said: IO[bytes]) -> Pace:
     """The first thing that it tells."""
     line = b"" if process.stdout is None else await process.stdout.readline()
     if not line:
@@ -103,8 +102,9 @@ async def _pace_of(process: Process, said: Path) -> Pace:
     return msgspec.json.decode(line, type=Pace)
 
 
-def _last_words(said: Path) -> str:
-    lines = said.read_text(errors="replace").strip().splitlines()
+def _last_words(said: IO[bytes]) -> str:
+    said.seek(0)
+    lines = said.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it has not said why"
 
 

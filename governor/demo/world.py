@@ -68,7 +68,8 @@ async def play(trace: Trace, machine: str, home: Home, pace: Pace, world: World,
     Raises :class:`~serve.errors.ServeError` when the twin does not come up.
     """
     shutil.rmtree(home.root, ignore_errors=True)
-    home.run.mkdir(mode=0o700, parents=True)
+    home.root.mkdir(mode=0o700)
+    home.run.mkdir(mode=0o700)
     keys = _agents(trace, mode, home, pace)
     with instance.only_instance(home):
         async with (

@@ -62,6 +62,11 @@ async def served(show: Show, *arguments: str) -> AsyncIterator[tuple[str, str]]:
     assert process.returncode == 0, (out + err).decode()
 
 
+def is_held(screen: str) -> bool:
+    """An agent's row says so."""
+    return re.search(r"(hog|vain|uncapped|small) +held", screen) is not None
+
+
 async def held_agents(note: instance.RunNote) -> int:
     headers = {"authorization": f"Bearer {note.admin_token}"}
     async with httpx.AsyncClient(base_url=note.url, headers=headers, trust_env=False) as client:
@@ -80,15 +85,14 @@ async def test_in_a_browser() -> None:
         await page.page.keyboard.press("Escape")
         await page.until(lambda screen: "quit; the governor runs on" not in screen)
         await page.page.keyboard.press("2")
+        await page.until(lambda screen: "tiers" not in screen)
         await page.page.keyboard.press("p")
-        await page.until(lambda screen: "paused" in screen)
+        await page.until(is_held)
         note = instance.running_instance(show.home)
         assert note is not None
         assert await held_agents(note) == 1
-        await page.page.keyboard.press("5")
-        await page.until(lambda screen: re.search(r"owner via web .*pause", screen) is not None)
-        await page.page.keyboard.press("2")
         await page.page.keyboard.press("p")
+        await page.until(lambda screen: not is_held(screen))
         await page.page.keyboard.press("5")
         await page.until(lambda screen: re.search(r"owner via web .*resume", screen) is not None)
         painted = await page.page.locator("#terminal").screenshot()
