@@ -1,7 +1,8 @@
 """Which of a conversation's heads a prompt goes on with. Pure; what is kept here is bounded, and lost at no harm: the
 archive has it too.
 
-A head stands for the client's first messages. It is found by them: byte for byte, or else by what they mean, since
+A head stands for the client's first messages behind the instructions, which stay the client's own: a clock in a system
+prompt costs the cache, but not the cut. It is found by them: byte for byte, or else by what they mean, since
 clients drop old reasoning, write arguments anew or leave out names when they send a history again.
 """
 
@@ -13,14 +14,14 @@ from hashlib import blake2b
 
 import msgspec
 
-from governor.compress.messages import RESULT_ROLES
+from governor.compress.messages import INSTRUCTION_ROLES, RESULT_ROLES
 from governor.compress.plan import Plan
 
 _DIGEST_BYTES = 16
 
 
 class Covering(msgspec.Struct, frozen=True, kw_only=True):
-    """A head: what the engine is sent in place of a client's first ``covered`` messages."""
+    """A head: what the engine is sent in place of a client's first ``covered`` messages behind the instructions."""
 
     covered: int
     chain: bytes
@@ -41,6 +42,11 @@ class Found(msgspec.Struct, frozen=True):
     """``False``: what it covers was sent in other bytes this time, and means the same."""
 
 
+def leading(roles: Sequence[str]) -> int:
+    """How many instructions a prompt begins with."""
+    return next((index for index, role in enumerate(roles) if role not in INSTRUCTION_ROLES), len(roles))
+
+
 def chain_of(digests: Sequence[bytes]) -> bytes:
     """Names a beginning of a conversation."""
     return blake2b(b"".join(digests), digest_size=_DIGEST_BYTES).digest()
@@ -48,8 +54,8 @@ def chain_of(digests: Sequence[bytes]) -> bytes:
 
 def find(heads: Sequence[Covering], digests: Sequence[bytes], loosely: Callable[[], Sequence[bytes]]) -> Found | None:
     """The head that covers most of a prompt; among equals one that is found exactly, then the latest. ``digests``: of
-    the prompt's messages; ``loosely``: the loose ones, asked for only where a head that covers more is not found
-    without."""
+    the prompt's messages behind its instructions; ``loosely``: the loose ones, asked for only where a head that covers
+    more is not found without."""
     within = [head for head in heads if 0 < head.covered <= len(digests)]
     exact = _closest(within, lambda head: head.chain, digests)
     further = within if exact is None else [head for head in within if head.covered > exact.covered]
@@ -77,19 +83,20 @@ def _closest(
 
 def frozen(before: Covering | None, made: Plan, roles: Sequence[str]) -> tuple[int, tuple[bytes, ...]]:
     """A new head from an accepted plan for a prompt that began with ``before``: how many of the client's messages it
-    stands for, and what stands there. ``roles``: of the messages that the plan was made for.
+    behind the instructions it stands for, and what stands there. ``roles``: of the messages that the plan was made for.
 
     It reaches over all that the plan has replaced something of, all of the old head, and results that directly follow:
     a client may later send these under other ids, and the calls that they answer would be in the head, under the old
     ones.
     """
-    held = 0 if before is None else len(before.messages)
+    start = leading(roles)
+    held = start + (0 if before is None else len(before.messages))
     reach = max(made.covered, held)
     while reach < len(roles) and roles[reach] in RESULT_ROLES:
         reach += 1
     behind = sum(1 for origin in made.origins if origin is not None and origin >= reach)
-    messages = tuple(bytes(raw) for raw in made.messages[: len(made.messages) - behind])
-    return (reach if before is None else before.covered + reach - held), messages
+    messages = tuple(bytes(raw) for raw in made.messages[start : len(made.messages) - behind])
+    return (0 if before is None else before.covered) + reach - held, messages
 
 
 class HeadBook:

@@ -19,7 +19,7 @@ from governor.wire.messages import decode
 _ABSENT = msgspec.Raw(b"")
 _BRACKET = ord("[")
 _NOTHING = frozenset({b"", b"null", b'""', b"[]", b"{}"})
-_INSTRUCTION_ROLES = frozenset({"system", "developer"})
+INSTRUCTION_ROLES = frozenset({"system", "developer"})
 RESULT_ROLES = frozenset({"tool", "function"})
 
 
@@ -49,7 +49,7 @@ class Message(msgspec.Struct, gc=False):
 
     @property
     def is_instruction(self) -> bool:
-        return self.role in _INSTRUCTION_ROLES
+        return self.role in INSTRUCTION_ROLES
 
 
 _MESSAGE = msgspec.json.Decoder(Message)

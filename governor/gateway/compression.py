@@ -15,7 +15,7 @@ import msgspec
 from governor import events
 from governor.clock import Clock
 from governor.compress.client_model import Advice, limits_for
-from governor.compress.heads import chain_of, frozen
+from governor.compress.heads import chain_of, frozen, leading
 from governor.compress.limits import Limits, limits_of
 from governor.compress.verify import Attempt, Outcome, Permit, Record, can_try, digest_prompt, judge, on_prompt
 from governor.errors import ContextOverflow, UpstreamError
@@ -208,12 +208,14 @@ class Compressor:
         if plan is None or shaped is None:
             raise ValueError("nothing was accepted")
         covered, messages = frozen(now.head, plan, now.request.roles)
-        loose = self.heads.loosely(sent.prompt.messages[:covered], sent.located.digests[:covered])
+        start = leading(sent.request.roles)
+        digests = sent.located.digests[start : start + covered]
+        loose = self.heads.loosely(sent.prompt.messages[start : start + covered], digests)
         head = Head(
             agent=turn.agent,
             session=sent.located.session_id,
             covered=covered,
-            chain=chain_of(sent.located.digests[:covered]),
+            chain=chain_of(digests),
             loose_chain=chain_of(loose),
             messages=messages,
             made_at=compaction.at,
@@ -233,16 +235,18 @@ class Compressor:
         """The prompt with the head that stands for its beginning, if there is one."""
         if policy.compression.mode is not CompressionMode.ENFORCE:
             return sent
-        messages, located = sent.prompt.messages, sent.located
-        found = await self.heads.find(turn.agent, located.session_id, messages, located.digests)
+        start, located = leading(sent.request.roles), sent.located
+        messages, digests = sent.prompt.messages[start:], located.digests[start:]
+        found = await self.heads.find(turn.agent, located.session_id, messages, digests)
         if found is None:
             return sent
         head = found.head
         if not found.exactly:
             turn.note("compressed_head_rewritten: the client sent what it covers in other bytes")
-        request = with_beginning(sent.request, head.messages, head.covered)
+        instructions = sent.prompt.messages[:start]
+        request = with_beginning(sent.request, (*instructions, *head.messages), start + head.covered)
         prompt = prompt_of(request)
-        digests = (*map(digest_message, head.messages), *located.digests[head.covered :])
+        digests = (*located.digests[:start], *map(digest_message, head.messages), *digests[head.covered :])
         located = self._planner.locate_as_sent_on(turn.agent, request, prompt, located.session_id, digests)
         edits = (*sent.edits, f"head: {len(head.messages)} for {head.covered} messages")
         return Shaped(request=request, prompt=prompt, located=located, head=head, line=sent.located.path, edits=edits)

@@ -24,7 +24,8 @@ class Heads:
     async def find(
         self, agent: AgentName, session: SessionId, messages: Sequence[bytes], digests: Sequence[bytes]
     ) -> Found | None:
-        """``digests``: exact ones of the messages. Asks the archive for a conversation not seen since the start."""
+        """``messages``: behind the instructions; ``digests``: exact ones of them. Asks the archive for a conversation
+        that was not seen since the start."""
         conversation = (agent, session)
         if conversation not in self.book:
             stored = await self._archive.heads(agent, session)

@@ -138,6 +138,18 @@ async def test_a_client_that_goes_back_behind_it_has_its_own_words(engine: Scrip
     assert sent(engine) == [msgspec.json.encode(each) for each in loop.messages]
 
 
+async def test_a_clock_in_the_system_prompt_does_not_lose_it(engine: ScriptedEngine, gateway: Governed) -> None:
+    """It costs the cache, but what was cut stays cut."""
+    loop = await compressed(gateway)
+    first = sent(engine)
+    for minute in range(3):
+        loop.messages[0]["content"] = f"It is 12:0{minute}. You are a careful engineer."
+        await loop.step(lines=2)
+        assert sent(engine)[0] == msgspec.json.encode(loop.messages[0])
+        assert sent(engine)[1 : len(first)] == first[1:]
+        assert (await last(gateway)).edits[0].startswith("head: ")
+
+
 async def test_heads_are_of_one_agent(engine: ScriptedEngine, gateway: Governed) -> None:
     loop = await compressed(gateway)
     theirs = ToolLoop(gateway, "bob", "m")

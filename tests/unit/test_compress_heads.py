@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from bench.histories import asks, call, message, result
-from governor.compress.heads import Covering, HeadBook, chain_of, find, frozen
+from governor.compress.heads import Covering, HeadBook, chain_of, find, frozen, leading
 from governor.compress.limits import Limits
 from governor.compress.messages import read_message
 from governor.compress.plan import Plan
@@ -93,29 +93,32 @@ class TestFrozen:
     def test_the_first_head_ends_where_the_plan_does(self) -> None:
         messages = loop(8)
         made = stubbed(messages, freeing=1000)
+        start = leading(roles_of(messages))
         covered, kept = frozen(None, made, roles_of(messages))
-        assert covered == made.covered
-        assert [*kept, *messages[covered:]] == list(made.messages)
+        assert covered == made.covered - start
+        assert [*messages[:start], *kept, *messages[start + covered :]] == list(made.messages)
 
     def test_a_plan_within_the_old_head_keeps_the_rest_of_it(self) -> None:
         """The old head has messages that are as the client sent them; a later plan that ends before them must not cost
         the prompt what nothing has replaced."""
         client = loop(12)
-        old = Covering(covered=20, chain=b"", loose_chain=b"", messages=tuple(client[:20]))
+        start = leading(roles_of(client))
+        old = Covering(covered=20 - start, chain=b"", loose_chain=b"", messages=tuple(client[start:20]))
         made = stubbed(client, freeing=600)
-        assert made.covered < len(old.messages)
+        assert made.covered < 20
         covered, kept = frozen(old, made, roles_of(client))
         assert covered == old.covered
-        assert [*kept, *client[covered:]] == list(made.messages)
+        assert [*client[:start], *kept, *client[start + covered :]] == list(made.messages)
 
     def test_a_plan_that_goes_beyond_it_counts_from_the_clients_side(self) -> None:
         client = loop(12)
         now = [*client[:2], message("assistant", "a record"), *client[10:]]
-        old = Covering(covered=10, chain=b"", loose_chain=b"", messages=tuple(now[:3]))
+        start = leading(roles_of(client))
+        old = Covering(covered=10 - start, chain=b"", loose_chain=b"", messages=tuple(now[start:3]))
         made = stubbed(now, freeing=1000)
         covered, kept = frozen(old, made, roles_of(now))
-        assert covered == made.covered + 7
-        assert [*kept, *client[covered:]] == list(made.messages)
+        assert covered == made.covered - start + 7
+        assert [*client[:start], *kept, *client[start + covered :]] == list(made.messages)
 
     @pytest.mark.parametrize("freeing", [100, 600])
     def test_no_call_is_parted_from_its_results(self, freeing: int) -> None:
