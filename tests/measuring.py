@@ -44,6 +44,7 @@ async def measured(
     repeats: int = 1,
     seed: str = "seed",
     watcher: Watcher | None = None,
+    on_interrupted: Callable[[Result], None] = lambda _result: None,
 ) -> Result:
     """A suite on whatever is there, by this loop's clock."""
     target = await connect(url, monotonic=asyncio.get_running_loop().time)
@@ -57,6 +58,7 @@ async def measured(
             repeats=repeats,
             options=options,
             watcher=watcher,
+            on_interrupted=on_interrupted,
         )
     finally:
         await target.aclose()

@@ -96,13 +96,21 @@ def _tell_memory(session: Session, case: Case, pids: Sequence[int], samples: Seq
     if not pids:
         session.skip("memory", "no process to watch was given (--pid)")
         return
-    # The first half is where pools are still touched for the first time.
+    growth = growth_mib_per_h(samples)
+    if growth is None:
+        session.skip("memory", f"{len(samples)} samples are too few to tell growth; soak longer")
+        return
+    session.add(case, Metric.MEMORY_MIB_PER_H, growth)
+
+
+def growth_mib_per_h(samples: Sequence[tuple[float, float]]) -> float | None:
+    """Of seconds and MiB, over the second half: in the first, pools are touched for the first time. ``None`` of too
+    few."""
     settled = samples[len(samples) // 2 :]
     if len(settled) < _LEAST_SAMPLES:
-        session.skip("memory", f"{len(settled)} samples are too few to tell growth; soak longer")
-        return
+        return None
     slope, _ = linear_regression([at for at, _ in settled], [mib for _, mib in settled])
-    session.add(case, Metric.MEMORY_MIB_PER_H, slope * 3600)
+    return slope * 3600
 
 
 async def _watch(session: Session, pids: Sequence[int], samples: list[tuple[float, float]]) -> None:
