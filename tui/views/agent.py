@@ -10,7 +10,7 @@ from governor.types import TurnState
 from tui.cells import FREE, HUES, Bar, Cell, Column, Part, Row, Table, Tone, bar_cell, external
 from tui.figures import UNKNOWN, duration, figure, latency, share
 from tui.picture import Picture
-from tui.views.agents import turns_by_agent
+from tui.views.agents import context_tokens, turns_by_agent
 from tui.views.parts import (
     GOOD_ENDS,
     RESIDENCY_LEGEND,
@@ -25,7 +25,6 @@ from tui.views.parts import (
 
 MOST_TURNS = 24
 _MOST_LINES = 6
-_MOST_BREAKS = 12
 _KINDS: Mapping[ContextKind, Tone] = {kind: HUES[index % len(HUES)] for index, kind in enumerate(ContextKind)}
 
 
@@ -38,7 +37,7 @@ def head(picture: Picture, name: str) -> tuple[Row, ...]:
         return ((external(name, Tone.STRONG), Cell(why, Tone.WARN)),)
     turns = turns_by_agent(snapshot).get(name, ())
     ended = picture.ended.get(name, ())
-    tokens = _tokens(view, newest_lines(snapshot).get(name))
+    tokens = context_tokens(view, newest_lines(snapshot).get(name))
     window = "" if view.window_tokens is None else f" of {view.window_tokens:,}"
     trigger = "" if view.trigger_tokens is None else f", made shorter from {view.trigger_tokens:,}"
     size = UNKNOWN if tokens is None else f"{tokens:,}"
@@ -72,12 +71,6 @@ def head(picture: Picture, name: str) -> tuple[Row, ...]:
 
 def _seen(view: AgentView, now: float) -> str:
     return "unseen" if view.last_seen is None else f"seen {duration(now - view.last_seen)} ago"
-
-
-def _tokens(view: AgentView, line: ResidencyView | None) -> int | None:
-    if line is not None:
-        return line.context_tokens
-    return None if view.last_usage is None else view.last_usage.prompt_tokens
 
 
 def page_of(picture: Picture, name: str) -> ContextPage | None:

@@ -101,7 +101,7 @@ def _row(
     brief: bool,
 ) -> Row:
     ended = picture.ended.get(view.name, ())
-    tokens, window = _context(view, line), view.window_tokens
+    tokens, window = context_tokens(view, line), view.window_tokens
     tone = Tone.PLAIN if tokens is None else context_tone(tokens, window, view.trigger_tokens)
     where = residency(line, snapshot.cache.unknown)
     begin = (named(view.name, tones), state(view, turns), Cell(figure(tokens)), Cell(share(tokens, window), tone))
@@ -125,7 +125,7 @@ def _row(
     )
 
 
-def _context(view: AgentView, line: ResidencyView | None) -> int | None:
+def context_tokens(view: AgentView, line: ResidencyView | None) -> int | None:
     """Of its newest line: its last prompt and answer, as the engine reported them."""
     if line is not None:
         return line.context_tokens
