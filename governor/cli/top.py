@@ -29,6 +29,7 @@ def top(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="With --web: a further name browsers reach this machine by.")
     ] = None,
+    no_color: Annotated[bool, typer.Option("--no-color", help="As with NO_COLOR: no colours.")] = False,
     served: Annotated[bool, typer.Option("--served", hidden=True)] = False,
 ) -> None:
     """Watch the agents, live: who runs, who waits and for what, what ended how. Waits for a governor if none runs.
@@ -37,6 +38,8 @@ def top(
     governor top              here, also over ssh
     governor top --web        in a browser on this machine; it shows the address and a code
     """
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
     if web:
         serve_dashboard(home, host, port, allow_host or ())
         return

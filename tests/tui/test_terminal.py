@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import shlex
 import shutil
@@ -20,6 +21,7 @@ from tests.harness import ADMIN_TOKEN, Governed, governed
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 
+_COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*(?:[34][0-7]|9[0-7]|[34]8;[0-9;]+)m")
 HOSTILE_MODEL = "[/]\x1b[2J\x1b]0;title\x07[@click=app.quit]x"
 
 
@@ -102,6 +104,15 @@ async def test_top_in_a_terminal(tmp_path: Path) -> None:
             await screen.press("q")
             text = await screen.until(lambda text: "left with" in text)
             assert text.strip() == "left with 0", "the terminal is as it was before"
+
+
+@pytest.mark.parametrize("option", ["", " --no-color"])
+async def test_colours_can_be_left_out(option: str, tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "governor", "top", "--home", str(tmp_path)]) + option
+    async with terminal(command, 80, 24) as screen:
+        await screen.until(lambda text: "no governor runs from this home" in text)
+        styled = await screen.tmux("capture-pane", "-p", "-e")
+        assert bool(_COLOUR.search(styled)) == (not option)
 
 
 async def test_top_needs_a_terminal(tmp_path: Path) -> None:
