@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from serve.engines.sglang import Sglang
 from serve.launcher import free_port
+from serve.twin.machine import load_machine
 from tests.pausing import Played, call_of, play
 from tests.twin_server import WEATHER, Running, TwinProgram, twin_server
 
@@ -183,3 +185,20 @@ async def test_what_is_written_is_told_as_it_grows(engine: Sglang) -> None:
     assert told == sorted(told)
     assert all(later - before >= 256 for before, later in zip([0, *told], told, strict=False))
     assert answer.scheduler.started == 1
+
+
+async def test_one_that_is_stopped_in_its_prefill_has_not_begun() -> None:
+    """Its end comes as an event, too. Taken for a first token, it made what followed look like the return of a context
+    that had been computed, and quanta grew to minutes."""
+    long = wished(text=TEXT) | PLAIN | {"messages": [{"role": "user", "content": TEXT * 150}]}
+    async with twin_server(load_machine("rx7900xtx-tp2"), speed=SPEED) as slow:
+        engine = Sglang(slow.url)
+        ask_at = time.monotonic() + 0.4
+        stopped = await play(engine, call_of(engine, long), ask_when=lambda: time.monotonic() > ask_at)
+        await engine.aclose()
+    assert stopped.pauses == 1
+    (claim,) = stopped.scheduler.claims
+    assert claim is not None
+    assert claim.output_tokens == 0, "nothing was written yet"
+    assert stopped.scheduler.started == 1
+    assert stopped.seen.content == TEXT
