@@ -24,8 +24,8 @@ class LeftText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(Covering, frozen=True, kw_only=True):
-    """The beginning of a conversation, behind its instructions, as the engine is sent it in place of the client's. Never
-    changed once made."""
+    """The beginning of a conversation, behind its instructions, as the engine is sent it in place of the client's.
+    Never changed once made."""
 
     agent: AgentName
     session: SessionId
