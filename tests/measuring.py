@@ -18,6 +18,7 @@ from governor.measure.machine import machine_facts
 from governor.measure.options import Options
 from governor.measure.result import Case, Measure, Metric
 from governor.measure.session import Watcher
+from governor.settings import Secret
 from serve.doctor.system import LocalSystem
 from serve.scripted.engine import ScriptedEngine
 from serve.twin.machine import Machine, load_machine
@@ -43,11 +44,12 @@ async def measured(
     *,
     repeats: int = 1,
     seed: str = "seed",
+    key: Secret | None = None,
     watcher: Watcher | None = None,
     on_interrupted: Callable[[Result], None] = lambda _result: None,
 ) -> Result:
     """A suite on whatever is there, by this loop's clock."""
-    target = await connect(url, monotonic=asyncio.get_running_loop().time)
+    target = await connect(url, key=key, monotonic=asyncio.get_running_loop().time)
     try:
         return await run_suite(
             target,

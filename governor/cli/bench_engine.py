@@ -27,7 +27,7 @@ _UNTOLD_WINDOW = 32_768
 """Of a server that does not say how long a prompt may be."""
 _ACCEPT_LENGTH = "sglang:spec_accept_length"
 _NOT_A_SETTING = re.compile(
-    r"key|secret|passw|token$|host$|port|addr|path|file|folder|dir$|url|endpoint|socket|seed|time|log|ssl|trace|crash"
+    r"key|secret|passw|token$|host$|port|addr|(?<!per_)path|file|folder|dir$|url|endpoint|socket|seed|time|log|ssl|trace|crash"
     r"|status|internal|watchdog|served|kv_events|request|backup|dump|export|enable_metrics|dist_init|twin|version$"
 )
 _STILL_SETTINGS = frozenset({"max_running_requests", "max_queued_requests"})

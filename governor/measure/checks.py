@@ -41,9 +41,10 @@ def why_short(answer: Answer) -> str | None:
     """It ended before the length it was asked for, so its rate is of something else."""
     if answer.stopped or answer.written_tokens >= answer.asked_tokens:
         return None
+    why = "something caps it" if answer.finish == "length" else "the engine does not obey ignore_eos"
     return (
         f"it ended after {answer.written_tokens:,} of {answer.asked_tokens:,} tokens "
-        f"(finish_reason {answer.finish or 'none'}): the engine does not obey ignore_eos"
+        f"(finish_reason {answer.finish or 'none'}): {why}"
     )
 
 

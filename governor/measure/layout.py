@@ -51,6 +51,7 @@ _DECODE = Layout(
         Column("between tokens, ms: p50", "decode", Metric.ITL_P50_MS),
         Column("p99", "decode", Metric.ITL_P99_MS),
         Column("max", "decode", Metric.ITL_MAX_MS),
+        Column("gap p99, ms", "decode", Metric.GAP_P99_MS),
         Column("longest gap, s", "decode", Metric.GAP_MAX_S),
     ),
 )
@@ -64,6 +65,7 @@ _CONCURRENCY = Layout(
         Column("between tokens, ms: p50", "decode", Metric.ITL_P50_MS),
         Column("p99", "decode", Metric.ITL_P99_MS),
         Column("max", "decode", Metric.ITL_MAX_MS),
+        Column("gap p99, ms", "decode", Metric.GAP_P99_MS),
         Column("longest gap, s", "decode", Metric.GAP_MAX_S),
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from governor.measure.layout import LAYOUTS, Column, described
@@ -21,6 +22,7 @@ COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E
 """Okabe and Ito's, which people with any colour blindness tell apart."""
 _MARKERS: Final = "osD^vPX"
 _WIDTH_IN, _HEIGHT_IN = 7.0, 4.2
+_NOTE_CHARS: Final = 190
 _LOG_SPAN: Final = 20
 """Where the largest value is so many times the least, the axis is logarithmic."""
 
@@ -101,7 +103,7 @@ def _figure(result: Result, metric: Metric, series: Sequence[tuple[str, list[tup
     axes.set_title(f"{result.suite}: {result.engine.model}, {result.engine.kind} {result.engine.version}", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
-    figure.text(0.01, -0.02, described(result)[:180], fontsize=5, color="#666666")
+    figure.supxlabel("\n".join(wrap(described(result), _NOTE_CHARS)), fontsize=5, color="#666666")
     return figure
 
 
