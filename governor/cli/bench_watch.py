@@ -80,13 +80,14 @@ class BenchScreen:
         return Group(*tables, *lines, self._progress)
 
 
-def rich_table(sheet: Sheet) -> Table:
-    table = Table(title=escape(sheet.title), title_justify="left", box=None, pad_edge=False)
+def rich_table(sheet: Sheet) -> Group:
+    """With its title above: as the table's own it would be broken to the table's width."""
+    table = Table(box=None, pad_edge=False)
     for number, column in enumerate(sheet.columns):
         table.add_column(escape(column), justify="left" if number == 0 else "right", no_wrap=True, overflow="ellipsis")
     for row in sheet.rows:
         table.add_row(*(escape(cell) for cell in row))
-    return table
+    return Group(f"[bold]{escape(sheet.title)}[/]", table)
 
 
 def _duration(seconds: float) -> str:

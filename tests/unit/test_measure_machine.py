@@ -19,17 +19,20 @@ from governor.measure.session import Step
 class TwoCards:
     """A :class:`~serve.doctor.system.System` with an AMD card and nvidia-smi."""
 
-    FILES = {
-        "/proc/cpuinfo": "model name\t: Ryzen 5 9600X\ncpu MHz\t\t: 3900.1\nmodel name\t: Ryzen 5 9600X\ncpu MHz\t\t: 5400.2\n",
-        "/proc/meminfo": "MemTotal:       65536000 kB\n",
-        "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
-        "/sys/class/drm/card1/device/pp_dpm_sclk": "0: 500Mhz\n1: 2304Mhz *\n",
-        "/sys/class/drm/card1/device/pp_dpm_mclk": "0: 96Mhz *\n1: 1249Mhz\n",
-        "/sys/class/drm/card1/device/product_name": "Radeon RX 7900 XTX\n",
-    }
+    def __init__(self) -> None:
+        card = "/sys/class/drm/card1/device"
+        cores = [f"model name\t: Ryzen 5 9600X\ncpu MHz\t\t: {mhz}\n" for mhz in (3900.1, 5400.2)]
+        self._files = {
+            "/proc/cpuinfo": "".join(cores),
+            "/proc/meminfo": "MemTotal:       65536000 kB\n",
+            "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+            f"{card}/pp_dpm_sclk": "0: 500Mhz\n1: 2304Mhz *\n",
+            f"{card}/pp_dpm_mclk": "0: 96Mhz *\n1: 1249Mhz\n",
+            f"{card}/product_name": "Radeon RX 7900 XTX\n",
+        }
 
     def read(self, path: str) -> str | None:
-        return self.FILES.get(path)
+        return self._files.get(path)
 
     def names(self, path: str) -> tuple[str, ...]:
         return ("card1", "card1-DP-1") if path == "/sys/class/drm" else ()
@@ -38,7 +41,7 @@ class TwoCards:
         return path
 
     def can_open(self, path: str) -> bool:
-        return path in self.FILES
+        return path in self._files
 
     def run(self, command: Sequence[str]) -> str | None:
         return "NVIDIA RTX 4090, 570.1, 2520 MHz, 10501 MHz, 450.00 W\n" if command[0] == "nvidia-smi" else None
