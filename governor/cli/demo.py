@@ -12,16 +12,17 @@ import typer
 from governor.cli.console import Exit, fail, out, plain_table, print_json, shown, told_errors
 from governor.cli.options import JsonOption
 from governor.demo.figures import AgentFigures, Mode, RunFigures, duration_text
+from governor.demo.show import MACHINE, SPEED
 
-_HEADLESS_S = 60.0
+_HEADLESS_S = 90.0
 
 
 def demo(
     mode: Annotated[
         Mode | None, typer.Option(help="Begin so; g switches. With --headless: only this one.", show_default=False)
     ] = None,
-    speed: Annotated[float, typer.Option(help="Seconds of the twin in one.")] = 60.0,
-    machine: Annotated[str, typer.Option(help="See 'governor twin machines'.")] = "rx7900xtx-tp2",
+    speed: Annotated[float, typer.Option(help="Seconds of the twin in one.")] = SPEED,
+    machine: Annotated[str, typer.Option(help="See 'governor twin machines'.")] = MACHINE,
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -41,7 +42,7 @@ def demo(
 
     \b
     governor demo                              in the dashboard
-    governor demo --headless --json            both modes, a minute each; an hour of the twin's
+    governor demo --headless --json            both modes, an hour of the twin's each
     """
     if not (math.isfinite(speed) and speed > 0):
         fail(f"--speed {speed:g}: give a number above 0", Exit.USAGE)
