@@ -97,13 +97,6 @@ class PromptMaker:
         kept = " ".join(words[: round(len(words) * at / prompt.tokens)])
         return await self._text(kept, self._source(name), prompt.tokens)
 
-    def answered(self, prompt: Prompt, text: str) -> Prompt | None:
-        """The prompt and what was answered, as an agent sends it back; ``None`` where tokens are needed and only the
-        text is known."""
-        if prompt.ids is not None:
-            return None
-        return Prompt(tokens=prompt.tokens, text=f"{prompt.text} {text}")
-
     def _source(self, name: str) -> random.Random:
         return random.Random(f"{self._seed}/{name}")  # noqa: S311 - has to be repeatable
 

@@ -37,6 +37,19 @@ def test_the_incident_stalls_the_small_agents_of_an_engine_alone() -> None:
     assert found(result, "all", Metric.MAKESPAN_S).median >= found(result, "hog", Metric.MAKESPAN_S).median
 
 
+async def test_agents_of_a_chat_send_their_whole_conversation() -> None:
+    """As a governor or any OpenAI server sees agents: each turn is the last one, its answer, and something new."""
+    knobs = Knobs(model="m", answer_tokens=4096, window_tokens=8192)
+    async with ScriptedEngine(knobs=knobs) as engine:
+        result = await measured(engine.url, "incident", Options(output_tokens=64))
+        talks = [msgspec.json.decode(hit.body)["messages"] for hit in engine.hits]
+    assert not result.thrown
+    longest = max(talks, key=len)
+    assert [each["role"] for each in longest] == ["user", "assistant"] * 5 + ["user"]
+    assert longest[:-2] in talks
+    assert found(result, "all", Metric.PREFILLED_PER_NEW).median == pytest.approx(1, abs=0.1)
+
+
 def test_a_soak_of_an_engine_that_gives_everything_back() -> None:
     result = measured_on_twin(SMALL, "soak", Options(minutes=0.5))
     assert not result.thrown
