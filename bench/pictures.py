@@ -126,7 +126,9 @@ def cast(ungoverned_s: float, governed_s: float) -> bytes:
     keys = [(ungoverned_s, b"g"), (ungoverned_s + governed_s, b"q")]
     began, lines = time.monotonic(), [json.dumps(header)]
     os.set_blocking(master, False)
-    while program.poll() is None:
+    ended = False
+    while not ended:
+        ended = program.poll() is not None  # what it said at last is read after that
         at = time.monotonic() - began
         while keys and at >= keys[0][0]:
             os.write(master, keys.pop(0)[1])
@@ -134,7 +136,7 @@ def cast(ungoverned_s: float, governed_s: float) -> bytes:
             program.send_signal(signal.SIGTERM)
         try:
             said = os.read(master, 1 << 20)
-        except (BlockingIOError, OSError):
+        except OSError:
             said = b""
         if said:
             lines.append(json.dumps([round(at, 2), "o", said.decode(errors="ignore")], ensure_ascii=False))
@@ -148,7 +150,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder.")] = Path("docs/img"),
     ungoverned_s: Annotated[int, typer.Option(help="Of the twin's, of the first run.")] = 3540,
     governed_s: Annotated[int, typer.Option(help="Of the second.")] = 2700,
-    cast_s: Annotated[float, typer.Option(help="Seconds of each run in the recording.")] = 23.0,
+    cast_s: Annotated[float, typer.Option(help="Seconds of each run in the recording.")] = 21.0,
 ) -> None:
     """Make them. Takes five minutes."""
     seen = asyncio.run(shot(ungoverned_s, governed_s))
