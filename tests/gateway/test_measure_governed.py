@@ -29,7 +29,7 @@ async def test_a_governor_is_measured_by_its_chat_route(tmp_path: Path) -> None:
     assert not tiers.thrown
     assert found(tiers, "L1", Metric.TTFT_S).median < found(tiers, "cold", Metric.TTFT_S).median
     assert not concurrency.thrown
-    assert 500 < found(concurrency, "decode", Metric.DECODE_RATE, requests=2).median < 1100
+    assert found(concurrency, "decode", Metric.DECODE_RATE, requests=2).median > 300
 
 
 async def test_a_cap_of_its_policy_is_noticed(tmp_path: Path) -> None:
