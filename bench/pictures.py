@@ -32,13 +32,15 @@ from governor.demo.show import Show, running_show
 WIDTH, HEIGHT = 112, 30
 _SPEED = 30.0
 """Slower than the demo: what the gateway takes counts less, be the machine as busy as it may."""
-_FRAME_EVERY_S = 300
+_FRAME_EVERY_S = 540
 """Of the twin's."""
-_FRAME_MS = 900
+_FRAME_MS = 1400
 _LAST_FRAME_MS = 4000
-_GIF_COLOURS = 12
-_GIF_WIDTH = 720
+_GIF_COLOURS = 32
+_GIF_WIDTH = 760
 _CAST_WIDTH, _CAST_HEIGHT, _CAST_SPEED = 80, 24, 60
+_CAST_S = (26.0, 19.0)
+"""Without, and with the governor."""
 
 app = typer.Typer(add_completion=False)
 
@@ -95,7 +97,7 @@ def gif(frames: list[bytes]) -> bytes:
     scaled = [
         each.resize((_GIF_WIDTH, each.height * _GIF_WIDTH // each.width), Image.Resampling.LANCZOS) for each in images
     ]
-    palette = scaled[-1].quantize(_GIF_COLOURS)
+    palette = scaled[-1].quantize(_GIF_COLOURS, method=Image.Quantize.MAXCOVERAGE)
     first, *rest = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in scaled]
     times = [_FRAME_MS] * len(rest) + [_LAST_FRAME_MS]
     out = io.BytesIO()
@@ -150,14 +152,13 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder.")] = Path("docs/img"),
     ungoverned_s: Annotated[int, typer.Option(help="Of the twin's, of the first run.")] = 3540,
     governed_s: Annotated[int, typer.Option(help="Of the second.")] = 2700,
-    cast_s: Annotated[float, typer.Option(help="Seconds of each run in the recording.")] = 21.0,
 ) -> None:
     """Make them. Takes five minutes."""
     seen = asyncio.run(shot(ungoverned_s, governed_s))
     names = {Mode.UNGOVERNED.value: "dashboard-ungoverned", Mode.GOVERNED.value: "dashboard"}
     drawn = asyncio.run(pngs([*seen.frames, *seen.stills.values()]))
     frames, stills = drawn[: len(seen.frames)], drawn[len(seen.frames) :]
-    made = {"demo.gif": gif(frames), "demo.cast": cast(cast_s, cast_s)}
+    made = {"demo.gif": gif(frames), "demo.cast": cast(*_CAST_S)}
     for (mode, picture), still in zip(seen.stills.items(), stills, strict=True):
         made[f"{names[mode]}.svg"], made[f"{names[mode]}.png"] = picture.encode(), still
     for name, content in made.items():
