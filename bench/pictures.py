@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import struct
@@ -41,6 +42,9 @@ _GIF_WIDTH = 760
 _CAST_WIDTH, _CAST_HEIGHT, _CAST_SPEED = 80, 24, 60
 _CAST_S = (26.0, 19.0)
 """Without, and with the governor."""
+
+_FONTS = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
+"""Of another server: a picture loads nothing."""
 
 app = typer.Typer(add_completion=False)
 
@@ -160,7 +164,7 @@ def main(
     frames, stills = drawn[: len(seen.frames)], drawn[len(seen.frames) :]
     made = {"demo.gif": gif(frames), "demo.cast": cast(*_CAST_S)}
     for (mode, picture), still in zip(seen.stills.items(), stills, strict=True):
-        made[f"{names[mode]}.svg"], made[f"{names[mode]}.png"] = picture.encode(), still
+        made[f"{names[mode]}.svg"], made[f"{names[mode]}.png"] = _FONTS.sub("", picture).encode(), still
     for name, content in made.items():
         (out / name).write_bytes(content)
         print(f"{out / name}: {len(content):,} bytes")

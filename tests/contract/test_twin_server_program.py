@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -61,3 +62,19 @@ def test_what_is_wrong_is_told_and_ends_it(arguments: tuple[str, ...], said: str
     )
     assert ended.returncode == 2
     assert said in ended.stderr.replace("\n", " ")
+
+
+async def test_it_ends_with_whoever_holds_its_standard_input() -> None:
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "serve.twin_server", "--machine", "sglang-cpu", "--until-stdin-ends"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    assert b"url" in await asyncio.wait_for(program.stdout.readline(), 30)
+    program.stdin.write(b"no end\n")
+    await asyncio.sleep(0.3)
+    assert program.returncode is None
+    program.stdin.close()
+    await asyncio.wait_for(program.communicate(), 10)

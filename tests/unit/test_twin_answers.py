@@ -310,3 +310,10 @@ def test_every_wish_is_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "design" / "twin-content.md").read_text()
     rows = "".join(line for line in page.splitlines() if line.startswith("| `"))
     assert all(f"`{field}`" in rows for field in Wish.__struct_fields__)
+
+
+def test_a_wish_may_say_how_hard_its_text_is_to_guess() -> None:
+    assert read_wish({"twin": {"accept_length": 1.15}}).accept_length == 1.15
+    assert read_wish({"twin": {}}).accept_length is None
+    with pytest.raises(BadWish, match="accept_length"):
+        read_wish({"twin": {"accept_length": 0.5}})
