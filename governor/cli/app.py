@@ -10,6 +10,7 @@ import typer
 from governor.cli import (
     act,
     agents,
+    bench,
     canary,
     chat,
     compactions,
@@ -72,6 +73,7 @@ app.add_typer(patch.app, name="patch")
 app.command()(replay.replay)
 app.add_typer(trace.app, name="trace")
 app.add_typer(twin_cmd.app, name="twin")
+app.add_typer(bench.app, name="bench")
 
 
 def _print_version(wanted: bool) -> None:
