@@ -12,7 +12,6 @@ from bench.histories import log, prose, seeded
 from tests.harness import Governed
 from tests.twin_server import WEATHER
 
-
 PATIENCE_S = 240
 """A summary may be written first."""
 

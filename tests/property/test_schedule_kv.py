@@ -1,6 +1,6 @@
 """The scheduler and its ledger under any interleaving: arrivals, growth, pauses, vanishing clients, lost aborts, engine
-restarts, policy reloads, an owner who pauses. The engine here is a model that keeps what it was granted until it is told
-otherwise."""
+restarts, policy reloads, an owner who pauses. The engine here is a model that keeps what it was granted until it is
+told otherwise."""
 
 from __future__ import annotations
 
