@@ -80,11 +80,11 @@ def banner_rows(board: Board, asked: Mode, speed: float) -> tuple[Row, ...]:
     """Three lines for 80 cells. ``asked``: the mode that was asked for last."""
     run = board.now
     is_coming = run is None or run.mode is not asked or run.at_s is None
-    since = "starting over" if is_coming or run is None else duration_text(run.at_s or 0.0)
+    since = "starting" if is_coming or run is None else duration_text(run.at_s or 0.0)
     governed = asked is Mode.GOVERNED
     head = (
         Cell("demo", Tone.STRONG),
-        Cell(f"two RX 7900 XTX, simulated, x{speed:g}", Tone.DIM),
+        Cell(f"twin of two 7900 XTX, x{speed:g}", Tone.DIM),
         Cell("GOVERNED" if governed else "UNGOVERNED", Tone.GOOD if governed else Tone.BAD),
         Cell(since, Tone.STRONG),
         Cell(f"g: {'without' if governed else 'with'} the governor"),
@@ -92,7 +92,7 @@ def banner_rows(board: Board, asked: Mode, speed: float) -> tuple[Row, ...]:
     others = [agent.agent for agent in (run.agents if run is not None else ()) if agent.agent != SMALL]
     return (
         head,
-        (Cell("longest stall of the small agent:"), *(_stall(board, mode) for mode in _MODES)),
+        (Cell(f"{SMALL}'s longest stall:"), *(_stall(board, mode) for mode in _MODES)),
         (Cell("others, without / with it:", Tone.DIM), *(_other(board, agent) for agent in others)),
     )
 
