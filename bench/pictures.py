@@ -37,7 +37,7 @@ _FRAME_EVERY_S = 540
 """Of the twin's."""
 _FRAME_MS = 1400
 _LAST_FRAME_MS = 4000
-_GIF_COLOURS = 32
+_GIF_COLOURS = 64
 _GIF_WIDTH = 760
 _CAST_WIDTH, _CAST_HEIGHT, _CAST_SPEED = 80, 24, 60
 _CAST_S = (26.0, 19.0)
@@ -101,7 +101,7 @@ def gif(frames: list[bytes]) -> bytes:
     scaled = [
         each.resize((_GIF_WIDTH, each.height * _GIF_WIDTH // each.width), Image.Resampling.LANCZOS) for each in images
     ]
-    palette = scaled[-1].quantize(_GIF_COLOURS, method=Image.Quantize.MAXCOVERAGE)
+    palette = scaled[-1].quantize(_GIF_COLOURS, method=Image.Quantize.FASTOCTREE)
     first, *rest = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in scaled]
     times = [_FRAME_MS] * len(rest) + [_LAST_FRAME_MS]
     out = io.BytesIO()
