@@ -199,7 +199,7 @@ def sheets(result: Result) -> list[Sheet]:
         for size in dict.fromkeys(row.prompt_tokens for each in result.compared for row in each.request_cost)
     ]
     chunks = [
-        (str(count), *(_cell({row.streams: row.cpu_us for row in each.chunk_cost}, count) for each in result.compared))
+        (str(count), *(_chunk_cell(each, count) for each in result.compared))
         for count in dict.fromkeys(row.streams for each in result.compared for row in each.chunk_cost)
     ]
     memory = [
@@ -221,9 +221,23 @@ def sheets(result: Result) -> list[Sheet]:
             note=f"Beside ours: {versions}. {failed}".strip(),
         ),
         Sheet(title="CPU of a request, in ms", columns=("prompt\ntokens", *names), rows=requests),
-        Sheet(title="CPU of a relayed chunk, in \u00b5s", columns=("streams", *names), rows=chunks),
+        Sheet(
+            title="CPU of a relayed chunk, in \u00b5s: its share of the request included / without",
+            columns=("streams", *names),
+            rows=chunks,
+        ),
         Sheet(title="Resident memory, in MiB", columns=("", *names), rows=memory),
     ]
+
+
+def _chunk_cell(compared: Compared, streams: int) -> str:
+    """The requests have 1,000 tokens, and their cost was measured by itself."""
+    row = next((row for row in compared.chunk_cost if row.streams == streams), None)
+    request = next((row for row in compared.request_cost if row.prompt_tokens == _SIZES[0]), None)
+    if row is None or request is None:
+        return "\u2013"
+    share_us = request.cpu_ms * 1000 * streams / row.chunks
+    return f"{figure(row.cpu_us)} / {figure(max(0.0, row.cpu_us - share_us))}"
 
 
 def _cell(figures: dict[int, float], key: int) -> str:
