@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
@@ -34,13 +35,14 @@ def starter(base: str | None) -> str:
 
 
 def value_of(text: str) -> Value:
-    """What a person typed as a value: TOML where it is TOML (``4096``, ``true``, ``["a"]``), else plain text."""
+    """What a person typed as a value: TOML where it is TOML (``4096``, ``true``, ``["a"]``), else plain text. So are
+    ``nan`` and ``inf``: JSON has no such number, and the null in its place would take the key out."""
     try:
         tree = tomllib.loads(f"value = {text}")
     except ValueError:
         return text
     value: Value = tree["value"] if tree.keys() == {"value"} else text
-    return value
+    return text if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def set_key(

@@ -138,6 +138,8 @@ def test_editors_take_turns(file: Path) -> None:
         ('["a", "b"]', ["a", "b"]),
         ("1\nother = 2", "1\nother = 2"),
         ("", ""),
+        ("nan", "nan"),
+        ("-inf", "-inf"),
     ],
 )
 def test_what_a_person_types(text: str, value: Value) -> None:
