@@ -69,12 +69,16 @@ async def test_nothing_without_the_code(path: str) -> None:
 async def test_guessing_ends() -> None:
     async with server() as url, browser() as session:
         for _ in range(20):
-            await (await session.post(url + "/enter", data={"code": "wrong"})).read()
+            async with session.post(url + "/enter", data={"code": "wrong"}) as page:
+                assert "That is not the code." in await page.text()
         async with session.post(url + "/enter", data={"code": CODE}) as page:
             assert page.status == 403
+            assert "Start governor top --web again" in await page.text()
 
 
-@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"host": "evil.example"}])
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"host": "evil.example"}, {"host": "[::1"}]
+)
 async def test_other_sites_do_not_get_in(headers: dict[str, str]) -> None:
     async with server() as url, browser() as session:
         await (await session.post(url + "/enter", data={"code": CODE})).read()
@@ -84,8 +88,8 @@ async def test_other_sites_do_not_get_in(headers: dict[str, str]) -> None:
 
 
 async def test_a_further_name() -> None:
-    name = {"host": "box.lan"}
-    async with server(frozenset({"box.lan"})) as url, browser() as session, session.get(url, headers=name) as page:
+    name = {"host": "Box.LAN"}
+    async with server(frozenset({"boX.lan"})) as url, browser() as session, session.get(url, headers=name) as page:
         assert page.status == 200
 
 

@@ -43,6 +43,8 @@ _ENDS_WITHIN_S = 1.0
 """Views that are open are ended then."""
 _WRONG_CODES = 20
 """After so many nobody gets in any more: it is guessed at."""
+_NOT_THE_CODE = "That is not the code."
+_CLOSED = "Too many wrong codes were entered, so none opens it any more. Start governor top --web again for a new one."
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -70,7 +72,7 @@ class DashboardServer(Server):
         )
         self._code = code
         self._session = secrets.token_urlsafe(32)
-        self._names = names | _LOCAL_NAMES | {host}
+        self._names = {name.lower() for name in names} | _LOCAL_NAMES | {host}
         self._wrong_codes = 0
 
     async def run(self, until: Callable[[], Awaitable[object]], on_listening: Callable[[], None]) -> None:
@@ -98,7 +100,7 @@ class DashboardServer(Server):
         if not self._is_for_us(request):
             raise web.HTTPForbidden(text="This address is not one of the dashboard's names; see --allow-host.\n")
         if request.path == "/" and not self._has_entered(request):
-            response: web.StreamResponse = aiohttp_jinja2.render_template("enter.html", request, {"wrong": False})
+            response: web.StreamResponse = aiohttp_jinja2.render_template("enter.html", request, {"wrong": ""})
         elif request.path != "/enter" and not self._has_entered(request):
             raise web.HTTPUnauthorized(text="Enter the code that 'governor top --web' shows.\n")
         else:
@@ -115,9 +117,11 @@ class DashboardServer(Server):
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         given = (await request.post()).get("code", "")
         is_right = hmac.compare_digest(str(given).strip().lower().encode(), self._code.encode())
-        if not is_right or self._wrong_codes >= _WRONG_CODES:
+        if self._wrong_codes >= _WRONG_CODES:
+            return aiohttp_jinja2.render_template("enter.html", request, {"wrong": _CLOSED}, status=403)
+        if not is_right:
             self._wrong_codes += 1
-            return aiohttp_jinja2.render_template("enter.html", request, {"wrong": True}, status=403)
+            return aiohttp_jinja2.render_template("enter.html", request, {"wrong": _NOT_THE_CODE}, status=403)
         response = web.HTTPSeeOther("/")
         response.set_cookie(self._cookie, self._session, httponly=True, samesite="Strict", path="/")
         raise response
@@ -131,7 +135,10 @@ class DashboardServer(Server):
         return hmac.compare_digest(request.cookies.get(self._cookie, "").encode(), self._session.encode())
 
     def _is_for_us(self, request: web.Request) -> bool:
-        host = urlsplit(f"//{request.host}").hostname
+        try:
+            host = urlsplit(f"//{request.host}").hostname
+        except ValueError:
+            return False
         if host not in self._names:
             return False
         origin = request.headers.get("origin")
