@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +33,15 @@ async def server(names: frozenset[str] = frozenset()) -> AsyncIterator[str]:
     finally:
         stop.set()
         await running
+        await programs_ended()
+
+
+async def programs_ended() -> None:
+    """textual-serve hears that a view's output has ended, and does not wait for its process."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("asyncio-waitpid-"):
+            await asyncio.to_thread(thread.join)
+    await asyncio.sleep(0)
 
 
 def browser() -> aiohttp.ClientSession:
