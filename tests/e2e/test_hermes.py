@@ -47,7 +47,9 @@ async def hermes_on(
     scripts = {CallKind.AGENT: script, CallKind.COMPACTION: [f"say:{SUMMARY}"]}
     async with (
         ScriptedEngine(calls=scripts, knobs=knobs) as engine,
-        governed(engine.url, root / "governor", agents=(AGENT,), policies={AGENT: policy}) as governor,
+        governed(
+            engine.url, root / "governor", agents=(AGENT,), policies={AGENT: policy or "# all as shipped"}
+        ) as governor,
     ):
         hermes = HermesAgent(
             program,
