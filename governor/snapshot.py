@@ -178,6 +178,8 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     """``L1``, ``L2`` or ``L3``."""
     capacity_tokens: int | None = None
     held_tokens: int | None = None
+    is_part: bool = False
+    """What is held is what was told of; more was there when listening began, or was missed since."""
     holders: tuple[HolderView, ...] = ()
     """Of what is held; what is left is of no conversation's last state that is known here."""
     held_states: int | None = None

@@ -27,9 +27,9 @@ def figure(value: float | None, *, at_least: bool = False) -> str:
     raise AssertionError("the last unit takes all")
 
 
-def size(byte_count: float | None) -> str:
-    """Bytes, in units of 1,000."""
-    return UNKNOWN if byte_count is None else f"{figure(byte_count)}B"
+def size(byte_count: float | None, *, at_least: bool = False) -> str:
+    """Bytes, in units of 1,000. ``+`` says that there may be more."""
+    return UNKNOWN if byte_count is None else f"{figure(byte_count)}B{'+' if at_least else ''}"
 
 
 def share(part: float | None, whole: float | None) -> str:

@@ -77,7 +77,7 @@ def _tiers(tiers: Sequence[TierView], unknown: str | None) -> Iterator[Text]:
     yield _columns("tiers", tuple(zip(titles, _TIER_CELLS, strict=True)))
     for tier in tiers:
         figures = (
-            _part(tier.held_tokens, tier.capacity_tokens),
+            _part(tier.held_tokens, tier.capacity_tokens, at_least=tier.is_part),
             f"{shown(tier.held_states)}/{shown(tier.state_slots)}",
             short(tier.written_tokens),
             short(tier.served_tokens),
@@ -235,10 +235,10 @@ def short(tokens: int | None) -> str:
     return str(tokens)
 
 
-def _part(part: int | None, whole: int | None) -> str:
-    """Of a whole; the share where both are known."""
-    share = f" {part / whole:4.0%}" if part is not None and whole else " " * 5
-    return f"{short(part)}/{short(whole)}{share}"
+def _part(part: int | None, whole: int | None, *, at_least: bool = False) -> str:
+    """Of a whole; the share where both are known. ``+`` where the part may be larger."""
+    share = f" {part / whole:4.0%}" if part is not None and whole and not at_least else " " * 5
+    return f"{short(part)}{'+' if at_least else ''}/{short(whole)}{share}"
 
 
 def _span(seconds: float) -> str:

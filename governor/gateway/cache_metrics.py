@@ -16,7 +16,8 @@ _SHARED = "(shared)"
 
 
 class CacheMetrics(Collector):
-    """Register it once. Written and served fall back to 0 with another engine, as counters may."""
+    """Register it once. Written and served fall back to 0 with another engine, or after
+    what it told was lost, as counters may."""
 
     def __init__(self, view: Callable[[], CacheView], label: Callable[[str], str] = str) -> None:
         """``label``: an agent's name as it may stand in a label."""
@@ -37,13 +38,14 @@ class CacheMetrics(Collector):
         yield held
         for name, text in (
             ("capacity_tokens", "KV that a tier can hold."),
-            ("held_tokens", "KV in a tier."),
+            ("held_tokens", "KV in a tier, where all of it is known."),
             ("held_states", "States in a tier."),
             ("state_slots", "States that a tier can hold."),
         ):
             gauge = GaugeMetricFamily(f"governor_cache_{name}", text, labels=["tier"])
             for tier in view.tiers:
-                if (value := getattr(tier, name)) is not None:
+                is_part = tier.is_part and name == "held_tokens"
+                if not is_part and (value := getattr(tier, name)) is not None:
                     gauge.add_metric([tier.tier], value)
             yield gauge
         for name, text in (

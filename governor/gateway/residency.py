@@ -290,10 +290,13 @@ class Residency:
     def _figures(self, page_tokens: int | None) -> list[TierFigures]:
         known = self.blocks.knowledge
         told = {Tier.L1: known.kv, Tier.L2: known.kv, Tier.L3: known.l3}
-        return [self.ledger.figures(tier, page_tokens, is_told=told[tier]) for tier in Tier]
+        near = known.has_states is False or (known.has_states is True and known.states)
+        states = {Tier.L1: near, Tier.L2: near, Tier.L3: known.has_states is not None}
+        return [self.ledger.figures(tier, page_tokens, is_told=told[tier], states_told=states[tier]) for tier in Tier]
 
     def _tier_view(self, figures: TierFigures) -> TierView:
-        page_tokens = self.blocks.knowledge.page_tokens or 0
+        known = self.blocks.knowledge
+        page_tokens = known.page_tokens or 0
         held = self.index.held_pages(figures.tier) if figures.held_tokens is not None else {}
         holders = tuple(
             HolderView(agent=None if agent == SHARED else agent, tokens=pages * page_tokens)
@@ -305,6 +308,7 @@ class Residency:
             capacity_tokens=figures.capacity.tokens,
             state_slots=figures.capacity.state_slots,
             holders=holders,
+            is_part=figures.held_tokens is not None and figures.tier is not Tier.L3 and not known.kv_whole,
             complaint=figures.complaint,
             **plain,
         )

@@ -85,6 +85,8 @@ class TierLedger:
         self._served_tokens = dict.fromkeys(Tier, 0)
         self._telling_turns = 0
         self._computed_pages = 0
+        self._l3_before = 0
+        """Pages written into L3 before those that count as computed."""
 
     def on_page(self, page: int, before: int, after: int, *, moved: bool) -> None:
         came = after & ~before
@@ -105,12 +107,14 @@ class TierLedger:
     def on_forgotten(self, *, anew: bool) -> None:
         """What is told again is counted again, so counting begins anew."""
         if anew:
-            self._written_pages[Tier.L3] = 0
+            self._written_pages[Tier.L3] = self._l3_before = 0
             self._written_states = dict.fromkeys(Tier, 0)
             self._served_tokens = dict.fromkeys(Tier, 0)
             self._telling_turns = 0
         else:
             self._written_pages[Tier.L1] = self._written_pages[Tier.L2] = self._computed_pages = 0
+            self._served_tokens[Tier.L1] = self._served_tokens[Tier.L2] = 0
+            self._l3_before = self._written_pages[Tier.L3]
 
     def on_served(self, usage: Usage) -> None:
         """A turn has ended; one whose answer does not tell the tiers counts for none."""
@@ -121,14 +125,16 @@ class TierLedger:
         self._served_tokens[Tier.L2] += usage.cached_host_tokens or 0
         self._served_tokens[Tier.L3] += usage.cached_storage_tokens or 0
 
-    def figures(self, tier: Tier, page_tokens: int | None, *, is_told: bool) -> TierFigures:
-        """``is_told``: somebody tells of what is in it now."""
+    def figures(self, tier: Tier, page_tokens: int | None, *, is_told: bool, states_told: bool = True) -> TierFigures:
+        """``is_told``: somebody tells of what is in it now; ``states_told``: of its states, too."""
         served = self._served_tokens[tier] if self._telling_turns else None
         written = held = written_states = held_states = None
         if is_told and page_tokens is not None:
             written, held = self._written_pages[tier] * page_tokens, self._held_pages[tier] * page_tokens
-            written_states, held_states = self._written_states[tier], self._held_states[tier]
+            if states_told:
+                written_states, held_states = self._written_states[tier], self._held_states[tier]
         computed = self._computed_pages * (page_tokens or 0)
+        came = None if written is None else written - (self._l3_before * (page_tokens or 0) if tier is Tier.L3 else 0)
         return TierFigures(
             tier=tier,
             written_tokens=written,
@@ -140,12 +146,12 @@ class TierLedger:
             held_bytes=self._bytes(held, held_states),
             served_bytes=self._bytes(served, 0),
             served_per_written=served / written if written and served is not None else None,
-            write_amplification=written / computed if written is not None and computed else None,
+            write_amplification=came / computed if came is not None and computed else None,
             capacity=self.capacities[tier],
         )
 
     def _bytes(self, tokens: int | None, states: int | None) -> float | None:
         sizes = self.sizes
-        if tokens is None or sizes.token_bytes is None:
+        if tokens is None or sizes.token_bytes is None or (states is None and sizes.state_bytes != 0):
             return None
         return tokens * sizes.token_bytes + (states or 0) * (sizes.state_bytes or 0.0)

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from governor import events
-from governor.snapshot import AgentView, CacheView, HolderView, ResidencyView, StoreView, TierView, TurnView
+from governor.snapshot import (
+    AgentView,
+    CacheView,
+    HolderView,
+    PredictionView,
+    ResidencyView,
+    StoreView,
+    TierView,
+    TurnView,
+)
 from governor.types import TurnState, Usage, Verdict
 from tests.tui import agent_pages, pictures
 from tests.tui.hostile import hostile_picture
@@ -125,6 +134,31 @@ def test_holders_of_a_tier_add_up_to_what_it_holds() -> None:
     assert len(bar.parts) == 9
     assert [part.label for part in bar.parts[-2:]] == ["others", "old"]
     assert bar.whole == 2_000
+
+
+def test_a_tier_of_which_not_all_is_known_says_so() -> None:
+    tier = TierView(tier="L1", capacity_tokens=2_000, held_tokens=500, held_bytes=1_000.0, is_part=True)
+    picture = Picture(snapshot=pictures.snapshot(cache=CacheView(tiers=(tier,))))
+    (row,) = overview.tiers(picture).rows
+    assert [cell.text for cell in row[2:5]] == ["500+", "2,000", "25%+"]
+    assert row[1].bar is not None
+    assert row[1].bar.rest == "?"
+    assert overview.tier_sizes(picture).rows[0][1].text == "1,000B+"
+
+
+def test_turns_that_were_not_predicted_are_told_beside_those_that_were() -> None:
+    def notes(**lately: int) -> list[str]:
+        cache = CacheView(predicted_lately=PredictionView(**lately))
+        return words(overview.tiers(Picture(snapshot=pictures.snapshot(cache=cache))).notes)
+
+    assert notes() == ["nothing predicted yet"]
+    assert notes(unknown=7) == ["7 not predicted"]
+    assert notes(turns=4, within_page=4, unknown=196) == ["predicted right 100% of 4 turns", "196 not predicted"]
+
+
+def test_prompts_of_which_nobody_tells_the_cached_part_count_for_no_share() -> None:
+    told = (AgentView(name="a", prompt_tokens=100, cached_tokens=50), AgentView(name="b", prompt_tokens=900))
+    assert "from a cache 50%" in text(overview.engine_lines(Picture(snapshot=pictures.snapshot(agents=told))))
 
 
 def test_an_agent_without_any_report_has_unknown_sums() -> None:

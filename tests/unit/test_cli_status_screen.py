@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from governor.cli.status_screen import NARROWEST, screen, short
@@ -167,6 +168,14 @@ def test_what_is_unknown_is_no_zero() -> None:
     )
     (line,) = [line for line in lines_of(now) if "ada" in line]
     assert line.split() == ["ada", "idle", "-/-", "-", "-", "-", "-", "-"]
+
+
+def test_what_may_be_more_says_so() -> None:
+    tier = TierView(tier="L1", capacity_tokens=200_000, held_tokens=1_000, is_part=True)
+    now = replace(snapshot(), cache=CacheView(tiers=(tier,)))
+    (line,) = (line for line in lines_of(now) if line.startswith("  L1"))
+    assert "1k+/200k" in line
+    assert "%" not in line
 
 
 def test_short_figures() -> None:

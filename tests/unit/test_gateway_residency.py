@@ -154,6 +154,25 @@ async def test_turns_are_held_against_what_was_known_at_their_grant() -> None:
     assert not residency.blocks._marks
 
 
+async def test_what_nobody_tells_of_is_unknown_and_what_was_missed_is_said_to_be() -> None:
+    feed = Feed()
+    async with running(feed) as residency:
+        residency.on_engine_ready(["m"])
+        feed.blocks.on_model(page_tokens=PAGE, has_states=True)
+        feed.blocks.on_states([(1, [Tier.L1])])
+        feed.blocks.on_stored(Tier.L1, range(10), PAGE)
+        l1 = residency.view().tiers[0]
+        assert (l1.held_tokens, l1.held_states, l1.is_part) == (640, 1, False)
+        feed.blocks.on_states_lost()
+        assert residency.view().tiers[0].held_states is None
+        assert not [name for name in told(residency.view()) if "held_states" in name]
+        feed.blocks.on_reset()
+        feed.blocks.on_stored(Tier.L1, range(3), PAGE)
+        l1 = residency.view().tiers[0]
+        assert (l1.held_tokens, l1.is_part) == (192, True)
+        assert not [name for name in told(residency.view()) if "held_tokens" in name]
+
+
 async def test_a_turn_whose_tokens_were_not_told_makes_its_context_unknown() -> None:
     feed = Feed()
     async with running(feed) as residency:

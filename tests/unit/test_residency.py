@@ -341,6 +341,30 @@ def test_tiers_are_counted() -> None:
     assert ledger.figures(Tier.L3, PAGE, is_told=True).written_tokens == 640
 
 
+def test_after_a_gap_a_tiers_figures_are_of_the_same_time() -> None:
+    blocks, _, ledger = followed()
+    served = Usage(cached_tokens=640, cached_device_tokens=640, cached_host_tokens=0, cached_storage_tokens=0)
+    blocks.on_stored(Tier.L1, CHAIN, PAGE)
+    blocks.on_l3_written(CHAIN)
+    ledger.on_served(served)
+    blocks.on_reset()
+    blocks.on_stored(Tier.L1, CHAIN, PAGE)
+    ledger.on_served(served)
+    blocks.on_l3_evicted(CHAIN[0], is_state=False)
+    blocks.on_l3_written(CHAIN[:1])
+    l1, l3 = (ledger.figures(tier, PAGE, is_told=True) for tier in (Tier.L1, Tier.L3))
+    assert (l1.written_tokens, l1.served_tokens, l1.served_per_written) == (640, 640, 1.0)
+    assert (l3.written_tokens, l3.write_amplification) == (704, 0.1)
+
+
+def test_states_that_nobody_tells_of_are_not_none() -> None:
+    ledger = TierLedger(Sizes(token_bytes=2.0, state_bytes=1000.0))
+    blocks = Blocks((ledger,))
+    blocks.on_stored(Tier.L1, CHAIN, PAGE)
+    figures = ledger.figures(Tier.L1, PAGE, is_told=True, states_told=False)
+    assert (figures.held_tokens, figures.held_states, figures.held_bytes) == (640, None, None)
+
+
 def test_a_tier_that_only_takes_is_told_of() -> None:
     ledger = TierLedger(Sizes(token_bytes=100_000.0, state_bytes=1e9))
     blocks = Blocks((ledger,))

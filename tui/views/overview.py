@@ -12,7 +12,7 @@ from tui.figures import UNKNOWN, curve, duration, figure, rate, ratio, share, si
 from tui.picture import Picture
 from tui.rates import rates
 from tui.views.log import happenings
-from tui.views.parts import hues
+from tui.views.parts import UNSURE, hues
 
 _CURVE = 24
 _MOST_HOLDERS = 7
@@ -48,14 +48,14 @@ def _engine(picture: Picture, snapshot: Snapshot) -> Row:
 
 def _pace(picture: Picture, snapshot: Snapshot) -> Row:
     pace, prefill = rates(picture.samples, _CURVE), snapshot.prefill
-    prompt = sum(agent.prompt_tokens for agent in snapshot.agents)
-    cached = [agent.cached_tokens for agent in snapshot.agents if agent.cached_tokens is not None]
+    told = [agent for agent in snapshot.agents if agent.cached_tokens is not None]
+    prompt, cached = sum(agent.prompt_tokens for agent in told), sum(agent.cached_tokens or 0 for agent in told)
     return (
         Cell("pace  ", Tone.STRONG),
         Cell(f"in {rate(pace.read)} tok/s"),
         Cell(f"out {rate(pace.written)} tok/s"),
         Cell(curve(pace.curve), Tone.GOOD),
-        Cell(f"from a cache {share(sum(cached) if cached else None, prompt)}"),
+        Cell(f"from a cache {share(cached, prompt)}"),
         Cell("" if prefill is None else f"prefills at {figure(prefill.tokens_per_s)} tok/s", Tone.DIM),
         *_log_health(snapshot),
     )
@@ -139,15 +139,20 @@ def _tier(tier: TierView, tones: Mapping[str, Tone], proven: Cell) -> Row:
     return (
         external(_NAMES.get(tier.tier, tier.tier), Tone.STRONG),
         _holders(tier, tones),
-        Cell(figure(tier.held_tokens)),
+        Cell(figure(tier.held_tokens, at_least=tier.is_part)),
         Cell(figure(tier.capacity_tokens)),
-        Cell(share(tier.held_tokens, tier.capacity_tokens)),
+        Cell(_full(tier)),
         Cell(figure(tier.served_tokens)),
         Cell(figure(tier.written_tokens)),
         Cell(ratio(pays), Tone.BAD if tier.complaint else Tone.GOOD if pays and pays >= 1 else Tone.PLAIN),
         Cell(states or UNKNOWN),
         proven,
     )
+
+
+def _full(tier: TierView) -> str:
+    full = share(tier.held_tokens, tier.capacity_tokens)
+    return f"{full}+" if tier.is_part and full != UNKNOWN else full
 
 
 def _holders(tier: TierView, tones: Mapping[str, Tone]) -> Cell:
@@ -168,8 +173,8 @@ def _holders(tier: TierView, tones: Mapping[str, Tone]) -> Cell:
     others = sum(holder.tokens for holder in rest)
     nobodys = tier.held_tokens - others - sum(holder.tokens for holder in shown)
     parts += [Part(others, Tone.PLAIN, label="others"), Part(max(0, nobodys), Tone.DIM, label="old")]
-    whole = tier.capacity_tokens or tier.held_tokens or 1
-    return Cell("", bar=Bar(tuple(part for part in parts if part.amount > 0), whole=whole, labelled=True, rest=FREE))
+    whole, room = tier.capacity_tokens or tier.held_tokens or 1, UNSURE if tier.is_part else FREE
+    return Cell("", bar=Bar(tuple(part for part in parts if part.amount > 0), whole=whole, labelled=True, rest=room))
 
 
 def _proven(cache: CacheView, tier: str) -> Cell:
@@ -183,12 +188,13 @@ def _proven(cache: CacheView, tier: str) -> Cell:
 
 def _predicted(score: PredictionView) -> Row:
     """How often this picture was right before a turn, lately."""
+    unknown = (Cell(f"{score.unknown} not predicted", Tone.WARN),) if score.unknown else ()
     if not score.turns:
-        return (Cell("nothing predicted yet", Tone.DIM),)
+        return unknown or (Cell("nothing predicted yet", Tone.DIM),)
     good = score.within_page >= _WITHIN * score.turns
     tier = f", tier {share(score.tier_right, score.tier_turns)}" if score.tier_turns else ""
     right = f"predicted right {share(score.within_page, score.turns)}{tier} of {score.turns} turns"
-    return (Cell(right, Tone.GOOD if good else Tone.WARN),)
+    return (Cell(right, Tone.GOOD if good else Tone.WARN), *unknown)
 
 
 def news(picture: Picture) -> Table:
@@ -209,7 +215,7 @@ def tier_sizes(picture: Picture) -> Table:
     rows = tuple(
         (
             external(_NAMES.get(tier.tier, tier.tier), Tone.STRONG),
-            Cell(size(tier.held_bytes)),
+            Cell(size(tier.held_bytes, at_least=tier.is_part)),
             Cell(size(tier.written_bytes)),
             Cell(size(tier.served_bytes)),
             Cell(ratio(tier.write_amplification)),
