@@ -65,17 +65,26 @@ class SglangCache:
     """See :class:`governor.gateway.residency.CacheFeed`."""
 
     def __init__(
-        self, base_url: str, places: CachePlaces, *, key: Secret | None = None, list_l3: Lister | None = None
+        self,
+        base_url: str,
+        places: CachePlaces,
+        *,
+        key: Secret | None = None,
+        list_l3: Lister | None = None,
+        read_again_s: float = 30.0,
     ) -> None:
-        """``list_l3``: instead of the folder's files."""
+        """``list_l3``: instead of the folder's files. ``read_again_s``: after the folder could not be read."""
         self._base_url = base_url
         self._places = places
         self._key = key
+        self._read_again_s = read_again_s
         folder = places.l3_folder
         self._list_l3 = list_l3 or (None if folder is None else lambda: file_names(folder))
         self._blocks: Blocks
         self._instance: str | None = None
         self._list_now = asyncio.Event()
+        self._tells = False
+        """The plugin is heard."""
         self._told: _Told | None = None
         """While the folder is read."""
 
@@ -89,7 +98,7 @@ class SglangCache:
                 tasks.create_task(_kept_up(feed.run, blocks.on_kv_lost))
             if places.plugin_socket is not None:
                 listener = PluginFeed(places.plugin_socket, self._on_event)
-                tasks.create_task(_kept_up(listener.run, blocks.on_states_lost))
+                tasks.create_task(_kept_up(listener.run, self._on_plugin_lost))
             if self._list_l3 is not None:
                 tasks.create_task(self._keep_listed(self._list_l3))
 
@@ -125,7 +134,7 @@ class SglangCache:
             case L3Changed():
                 self._on_l3(event)
             case PluginLost():
-                self._blocks.on_states_lost()
+                self._on_plugin_lost()
             case StateChanged() | StatesKnown():
                 self._on_state(event)
             case _:
@@ -169,8 +178,13 @@ class SglangCache:
             case L3Change.CLEARED:
                 self._blocks.on_l3_cleared()
 
+    def _on_plugin_lost(self) -> None:
+        self._tells, self._told = False, None
+        self._blocks.on_states_lost()
+
     def _on_hello(self, event: PluginHello) -> None:
         blocks = self._blocks
+        self._tells = True
         if event.instance != self._instance:
             blocks.on_anew(keeps_l3=self._list_l3 is not None)
             self._instance = event.instance
@@ -190,10 +204,16 @@ class SglangCache:
                 await self._read_l3(list_l3)
             except OSError as error:
                 log.warning("L3's folder could not be read, so what it has is not known: %s", error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._read_again_s):
+                        await self._list_now.wait()
+                self._list_now.set()
 
     async def _read_l3(self, list_l3: Lister) -> None:
-        """What is written and what goes meanwhile is told by the plugin."""
+        """What is written and what goes meanwhile is told by the plugin; while it is silent, nobody knows."""
         self._blocks.on_l3_unsure()
+        if not self._tells:
+            return  # it is read when the plugin is heard again
         self._told = told = _Told()
         try:
             names = await asyncio.to_thread(lambda: list(list_l3()))
@@ -203,7 +223,8 @@ class SglangCache:
                 for page, is_state in _pages_of(names[start : start + _SLICE]):
                     (states if is_state else pages).add(page)
                 await asyncio.sleep(0)
-            self._blocks.on_l3_listed(told.applied(pages, told.pages), told.applied(states, told.states))
+            if self._told is told:
+                self._blocks.on_l3_listed(told.applied(pages, told.pages), told.applied(states, told.states))
         finally:
             self._told = None
 

@@ -43,7 +43,7 @@ def plugin(folder: Path) -> Channel:
 async def listening(folder: Path, **places: Any) -> AsyncIterator[Blocks]:
     list_l3: Lister | None = places.pop("list_l3", None)
     blocks = Blocks()
-    cache = SglangCache("http://127.0.0.1:1", CachePlaces(**places), list_l3=list_l3)
+    cache = SglangCache("http://127.0.0.1:1", CachePlaces(**places), list_l3=list_l3, read_again_s=0.01)
     running = asyncio.create_task(cache.run(blocks))
     try:
         yield blocks
@@ -100,6 +100,49 @@ async def test_what_changes_while_the_folder_is_read_is_right(folder: Path) -> N
         going.set()
         await until(lambda: blocks.knowledge.l3)
         assert bits(blocks, A, B, C) == [0, L3_KV, L3_KV | L3_STATE]
+    channel.close()
+
+
+async def test_a_folder_that_could_not_be_read_is_read_again(folder: Path) -> None:
+    reads = 0
+
+    def failing_once() -> list[str]:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            raise OSError("stale file handle")
+        return [A + SUFFIX]
+
+    channel = plugin(folder)
+    async with listening(folder, plugin_socket=folder / "plugin", list_l3=failing_once) as blocks:
+        await until(lambda: blocks.knowledge.l3)
+        assert bits(blocks, A) == [L3_KV]
+    channel.close()
+
+
+async def test_a_folder_is_no_news_while_nobody_tells_how_it_changes(folder: Path) -> None:
+    reading, going = threading.Event(), threading.Event()
+
+    def slow() -> list[str]:
+        reading.set()
+        going.wait(10)
+        return [A + SUFFIX]
+
+    channel = plugin(folder)
+    blocks = Blocks()
+    cache = SglangCache("http://127.0.0.1:1", CachePlaces(plugin_socket=folder / "plugin"), list_l3=slow)
+    running = asyncio.create_task(cache.run(blocks))
+    await until(lambda: reading.is_set() and blocks.knowledge.states)
+    channel.close()
+    await until(lambda: not blocks.knowledge.states)
+    going.set()
+    cache.relist()
+    await asyncio.sleep(0.1)
+    assert not blocks.knowledge.l3
+    channel = plugin(folder)
+    await until(lambda: blocks.knowledge.l3)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     channel.close()
 
 
