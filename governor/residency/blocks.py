@@ -182,7 +182,7 @@ class Blocks:
         if len(self._flags) >= self._most_pages:
             self._unfollowed = True
             self._know(l3=False)
-            pages = [page for page in pages if page in self._flags]
+            pages, states = ([page for page in each if page in self._flags] for each in (pages, states))
         self._set(pages, L3_KV)
         self._set(states, L3_STATE)
 
@@ -231,10 +231,9 @@ class Blocks:
         """The same at that moment; ``None`` where the mark is lost."""
         if mark.is_lost:
             return None
-        then: dict[int, int] = {}
         since = slice(mark.at - self._first_change, None)
-        for page, before in zip(self._changed_pages[since], self._changed_from[since], strict=True):
-            then.setdefault(page, before)
+        changed = zip(reversed(self._changed_pages[since]), reversed(self._changed_from[since]), strict=True)
+        then = dict(changed)  # of a page's changes the first one is put last, and stays
         now = self.places(pages)
         return bytes(map(then.get, pages, now)) if then else now
 

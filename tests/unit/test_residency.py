@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from governor.residency import blocks as bits
-from governor.residency.blocks import Blocks, Tier
+from governor.residency.blocks import L3_KV, L3_STATE, Blocks, Tier
 from governor.residency.index import SHARED, ContextKey, Limits, ResidencyIndex
 from governor.residency.ledger import IDLE_BYTES, Sizes, TierLedger
 from governor.residency.names import PageNames, page_numbers, shared_pages
@@ -205,6 +205,8 @@ def test_too_many_pages_make_l3_unknown_and_nothing_else() -> None:
     assert blocks.knowledge.l3
     blocks.on_l3_written(range(4, 9))
     assert (len(blocks), blocks.knowledge.l3, blocks.knowledge.kv_whole) == (4, False, True)
+    blocks.on_l3_written(range(4, 9), [3, 8])
+    assert (len(blocks), *blocks.places([3, 8])) == (4, L3_KV | L3_STATE, 0)
     blocks.on_l3_listed(set(range(2, 8)), set())
     assert (len(blocks), blocks.knowledge.l3) == (4, False)
     blocks.on_l3_listed({2, 3}, set())
