@@ -12,7 +12,7 @@ from rich.text import Text
 
 from governor.cli.console import milliseconds, shown
 from governor.context import FIRST_PROMPT, words_of
-from governor.snapshot import AgentView, QueueView, ResidencyView, Snapshot, StoreView, TierView, TurnView
+from governor.snapshot import AgentView, LossView, QueueView, ResidencyView, Snapshot, StoreView, TierView, TurnView
 from governor.types import TurnState
 from governor.visible import LONGEST_REASON, visible
 
@@ -192,20 +192,26 @@ def _queue(now: Snapshot, most: int) -> Iterator[Text]:
 
 def _losses(agents: Sequence[AgentView]) -> Iterator[Text]:
     """What was computed twice, by cause; and of failed turns how many."""
-    tokens: dict[str, int] = {}
-    seconds: dict[str, float] = {}
+    lost: dict[str, list[LossView]] = {}
     for agent in agents:
         for loss in agent.losses:
             if loss.cause != FIRST_PROMPT:
-                tokens[loss.cause] = tokens.get(loss.cause, 0) + loss.tokens
-                seconds[loss.cause] = seconds.get(loss.cause, 0.0) + (loss.seconds or 0.0)
-    dearest = sorted(tokens, key=lambda cause: -tokens[cause])
-    causes = [f"{short(tokens[cause])} ({seconds[cause]:.0f} s) {words_of(cause)}" for cause in dearest]
+                lost.setdefault(loss.cause, []).append(loss)
+    dearest = sorted(lost, key=lambda cause: -sum(loss.tokens for loss in lost[cause]))
+    causes = [f"{_price(lost[cause])} {words_of(cause)}" for cause in dearest]
     more = f"; and {len(causes) - _MOST_CAUSES} more causes" if len(causes) > _MOST_CAUSES else ""
     yield _titled("lost", "; ".join(causes[:_MOST_CAUSES]) + more if causes else "no prefix was computed twice")
     turns = sum(sum(agent.turns.values()) for agent in agents)
     failed = sum(count for agent in agents for state, count in agent.turns.items() if state not in _GOOD)
     yield _titled("turns", f"{turns:,} ended, {failed:,} of them not well")
+
+
+def _price(losses: Sequence[LossView]) -> str:
+    """``1.5k (4 s)``; ``+`` where the engine did not tell the size of each, no seconds where nobody knows them."""
+    unmeasured = sum(loss.unmeasured for loss in losses)
+    tokens = short(None if unmeasured == sum(loss.count for loss in losses) else sum(loss.tokens for loss in losses))
+    known = [loss.seconds for loss in losses if loss.seconds is not None]
+    return f"{tokens}{'+' if unmeasured and tokens != '-' else ''}{f' ({sum(known):.0f} s)' if known else ''}"
 
 
 def _log(store: StoreView) -> Iterator[Text]:

@@ -89,8 +89,10 @@ class EventMetrics:
     def _on_lost(self, event: events.PrefixLost) -> None:
         labels = self._label(event.agent), event.cause if event.cause in CAUSES else OTHER
         self._losses.labels(*labels).inc()
-        self._lost_tokens.labels(*labels).inc(event.tokens or 0)
-        self._lost_seconds.labels(*labels).inc(event.seconds or 0.0)
+        if event.tokens is not None:
+            self._lost_tokens.labels(*labels).inc(event.tokens)
+        if event.seconds is not None:
+            self._lost_seconds.labels(*labels).inc(event.seconds)
 
     def _on_compacted(self, event: events.Compacted) -> None:
         by = CompactedBy(event.by)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from governor.cli.status_screen import NARROWEST, screen, short
+from governor.context import words_of
 from governor.snapshot import (
     AgentView,
     CacheView,
@@ -168,6 +169,21 @@ def test_what_is_unknown_is_no_zero() -> None:
     )
     (line,) = [line for line in lines_of(now) if "ada" in line]
     assert line.split() == ["ada", "idle", "-/-", "-", "-", "-", "-", "-"]
+
+
+def test_a_loss_of_which_size_or_price_are_unknown_is_no_zero() -> None:
+    losses = (
+        LossView(cause="evicted", count=2, tokens=1_500, seconds=4.0, unmeasured=1),
+        LossView(cause="volatile", count=1, tokens=900),
+        LossView(cause="edited", count=1, tokens=0, unmeasured=1),
+    )
+    now = replace(snapshot(), agents=(AgentView(name="a", losses=losses),))
+    (line,) = (line for line in lines_of(now, 200) if line.startswith("lost"))
+    assert [part.split()[:2] for part in line.removeprefix("lost").split(";")] == [
+        ["1.5k+", "(4"],
+        ["900", words_of("volatile").split()[0]],
+        ["-", words_of("edited").split()[0]],
+    ]
 
 
 def test_what_may_be_more_says_so() -> None:

@@ -155,6 +155,7 @@ def test_what_happens_is_counted_under_bounded_labels() -> None:
         lost = events.PrefixLost(at=0.0, turn_id="t", agent=agent, cause=cause, tokens=100, seconds=0.5)
         metrics.on_event(lost)
     metrics.on_event(events.PrefixLost(at=0.0, turn_id="t", agent="ada", cause="evicted", tokens=None))
+    metrics.on_event(events.PrefixLost(at=0.0, turn_id="t", agent="ada", cause="edited", tokens=None))
     for outcome, after in (("accepted", 40), ("no_result", None), (ODD, None)):
         metrics.on_event(
             events.Compacted(
@@ -165,6 +166,9 @@ def test_what_happens_is_counted_under_bounded_labels() -> None:
     page = read(metrics.page())
     assert page["governor_prefix_lost_tokens_total{agent=ada,cause=evicted}"] == 100
     assert page["governor_prefix_losses_total{agent=ada,cause=evicted}"] == 2
+    assert page["governor_prefix_losses_total{agent=ada,cause=edited}"] == 1
+    assert "governor_prefix_lost_tokens_total{agent=ada,cause=edited}" not in page
+    assert "governor_prefix_lost_seconds_total{agent=ada,cause=edited}" not in page
     assert page["governor_prefix_lost_seconds_total{agent=other,cause=evicted}"] == 0.5
     assert page["governor_prefix_lost_tokens_total{agent=ada,cause=other}"] == 100
     assert page["governor_compactions_total{by=governor,outcome=accepted}"] == 1
