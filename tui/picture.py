@@ -110,7 +110,8 @@ def updated_by_all(picture: Picture, updates: Iterable[News]) -> Picture:
 
 def turned_to(picture: Picture, agent: str) -> Picture:
     """Another agent is looked at: what is known of the one before goes."""
-    if picture.context is not None and picture.context.agent == agent:
+    pages = [page for page in (picture.context, picture.policy) if page is not None]
+    if pages and all(page.agent == agent for page in pages):
         return picture
     missing = {what: why for what, why in picture.missing.items() if what not in {"context", "policy"}}
     return msgspec.structs.replace(picture, context=None, policy=None, missing=missing)

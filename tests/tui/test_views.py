@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from governor import events
+from governor.pages import EngineLogPage
 from governor.snapshot import (
     AgentView,
     CacheView,
@@ -23,7 +24,7 @@ from tests.tui.hostile import hostile_picture
 from tests.tui.pictures import HOSTILE, NOW
 from tui.cells import Cell, Row, Table, Tone
 from tui.client import Disconnected, Happened, Loaded
-from tui.picture import LOG_ROWS, MOST_AGENTS, Picture, updated, updated_by_all
+from tui.picture import LOG_ROWS, MOST_AGENTS, Fetched, NotFetched, Picture, turned_to, updated, updated_by_all
 from tui.views import agent, agent_history, agents, engine, head, log, overview, queue
 from tui.views.parts import cap_use, residency, served
 
@@ -159,6 +160,26 @@ def test_turns_that_were_not_predicted_are_told_beside_those_that_were() -> None
 def test_prompts_of_which_nobody_tells_the_cached_part_count_for_no_share() -> None:
     told = (AgentView(name="a", prompt_tokens=100, cached_tokens=50), AgentView(name="b", prompt_tokens=900))
     assert "from a cache 50%" in text(overview.engine_lines(Picture(snapshot=pictures.snapshot(agents=told))))
+
+
+def test_a_page_that_could_not_be_had_again_is_said_to_be_old() -> None:
+    log = EngineLogPage(lines=("ready",))
+    news = [Fetched(agent_pages.context("hermes", NOW)), Fetched(agent_pages.policy("hermes")), Fetched(log)]
+    picture = updated_by_all(Picture(snapshot=pictures.busy()), news)
+
+    def notes(of: Picture) -> list[str]:
+        tables = agent.contents(of, "hermes"), agent.policy(of, "hermes"), engine.log_tail(of)
+        return [words(table.notes)[-1] for table in tables if table.notes]
+
+    assert not [note for note in notes(picture) if "of before" in note]
+    failed = [NotFetched(what, "it answers 500") for what in ("context", "policy", "engine log")]
+    assert notes(updated_by_all(picture, failed)) == ["of before: it answers 500"] * 3
+
+
+def test_an_agents_policy_stays_while_its_context_cannot_be_had() -> None:
+    picture = updated_by_all(Picture(), [Fetched(agent_pages.policy("hermes")), NotFetched("context", "no")])
+    assert turned_to(picture, "hermes") == picture
+    assert turned_to(picture, "ada").policy is None
 
 
 def test_an_agent_without_any_report_has_unknown_sums() -> None:

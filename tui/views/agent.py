@@ -19,6 +19,7 @@ from tui.views.parts import (
     hues,
     named,
     newest_lines,
+    old,
     residency,
     state,
 )
@@ -85,7 +86,7 @@ def contents(picture: Picture, name: str) -> Table:
     why = picture.missing.get("context") or (UNKNOWN if page is None else page.why_no_report)
     return Table(
         title="context by kind",
-        notes=() if report is None else _measured(report),
+        notes=() if report is None else (*_measured(report), *old(picture, "context")),
         columns=(
             Column(title="kind"),
             Column(title="tokens", right=True),
@@ -212,7 +213,7 @@ def policy(picture: Picture, name: str) -> Table:
     why = picture.missing.get("policy", UNKNOWN)
     return Table(
         title="policy in force",
-        notes=(Cell("s sets a key", Tone.DIM),),
+        notes=(Cell("s sets a key", Tone.DIM), *(old(picture, "policy") if values else ())),
         columns=(
             Column(title="key", most=36),
             Column(title="value", grows=True, least=8),

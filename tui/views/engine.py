@@ -10,6 +10,7 @@ from tui.cells import Cell, Column, Row, Table, Tone, external
 from tui.figures import UNKNOWN, duration
 from tui.picture import Picture
 from tui.views.log import happenings
+from tui.views.parts import old
 
 _NOTICES = (events.EngineChanged, events.Alert)
 _MOST_NOTICES = 20
@@ -74,6 +75,7 @@ def log_tail(picture: Picture) -> Table:
     why = picture.missing.get("engine log") or (UNKNOWN if page is None else page.why_none)
     return Table(
         title=f"engine log, newest first ({len(lines)})" if lines else "engine log",
+        notes=old(picture, "engine log") if lines else (),
         columns=(Column(title="line", grows=True),),
         rows=tuple((external(line, _tone(line)),) for line in reversed(lines)),
         empty=external(why or "the engine has written nothing yet").text,

@@ -9,6 +9,7 @@ from governor.snapshot import AgentView, ResidencyView, Snapshot, TurnView
 from governor.types import TurnState, Usage
 from tui.cells import HUES, Cell, Part, Row, Tone, bar_cell, external
 from tui.figures import UNKNOWN
+from tui.picture import Picture
 from tui.rates import BYTES_PER_TOKEN
 
 GOOD_ENDS = {TurnState.OK, TurnState.TRUNCATED}
@@ -36,6 +37,12 @@ SERVED_LEGEND: Row = (
     Cell(f"{NEW} computed", Tone.NEW),
     Cell(f"{UNSURE} unknown", Tone.DIM),
 )
+
+
+def old(picture: Picture, what: str) -> Row:
+    """For a page that is shown and could not be had again: that it is of before, and why."""
+    why = picture.missing.get(what)
+    return () if why is None else (external(f"of before: {why}", Tone.WARN),)
 
 
 def hues(snapshot: Snapshot | None) -> Mapping[str, Tone]:
