@@ -109,8 +109,11 @@ class Residency:
         canary: CanaryReader = lambda: None,
         limits: Limits | None = None,
         rules: Rules | None = None,
+        listen_again_s: float = 5.0,
     ) -> None:
+        """``listen_again_s``: after a failure of the feed's own."""
         self._feed = feed
+        self._listen_again_s = listen_again_s
         self._clock = clock
         self._set_alert = set_alert
         self._canary = canary
@@ -157,8 +160,19 @@ class Residency:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._work())
             if self._feed is not None:
-                tasks.create_task(self._feed.run(self.blocks))
+                tasks.create_task(self._listen(self._feed))
                 tasks.create_task(self._learn(self._feed))
+
+    async def _listen(self, feed: CacheFeed) -> None:
+        """What is wrong with a feed ends what is known, and not the work on turns, which would pile up."""
+        while True:
+            try:
+                await feed.run(self.blocks)
+            except Exception:
+                log.exception("what the engine tells of its cache could not be heard")
+            self.blocks.on_kv_lost()
+            self.blocks.on_states_lost()
+            await asyncio.sleep(self._listen_again_s)
 
     async def settled(self) -> None:
         """Returns when all turns that have ended are worked off."""

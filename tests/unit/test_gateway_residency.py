@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -171,6 +172,39 @@ async def test_what_nobody_tells_of_is_unknown_and_what_was_missed_is_said_to_be
         l1 = residency.view().tiers[0]
         assert (l1.held_tokens, l1.is_part) == (192, True)
         assert not [name for name in told(residency.view()) if "held_tokens" in name]
+
+
+class FailingFeed(Feed):
+    """With a bug that shows once, after something was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = 0
+
+    async def run(self, blocks: Blocks) -> None:
+        self.runs += 1
+        if self.runs == 1:
+            blocks.on_cleared()
+            blocks.on_stored(Tier.L1, range(3), PAGE)
+            raise RuntimeError("a bug")
+        await super().run(blocks)
+
+
+async def test_a_feed_that_fails_ends_what_is_known_and_not_the_work_on_turns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    feed = FailingFeed()
+    residency = Residency(feed, SystemClock(), Alerts(), listen_again_s=0.05)
+    task = asyncio.create_task(residency.run())
+    async with asyncio.timeout(5):
+        while "a bug" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert residency.view().unknown == NOT_TOLD
+        await turn(residency, ANN, served(), TokenIds(PROMPT, (1,)))
+        while not residency.blocks.knowledge.kv_whole:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_turn_whose_tokens_were_not_told_makes_its_context_unknown() -> None:
