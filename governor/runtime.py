@@ -244,6 +244,8 @@ class Governor:
             asyncio.create_task(self.residency.run(), name="residency"),
             asyncio.create_task(self._policies.watch(self._on_policy), name="policy-watch"),
         ]
+        for task in tasks:
+            task.add_done_callback(self._on_task_done)
         serving = asyncio.create_task(self._server.serve([bound]), name="server")
         try:
             await self._until(stop, serving, on_listening)
@@ -256,6 +258,15 @@ class Governor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._engine.aclose()
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """They run until they are cancelled; the end of one by a bug would show in nothing but what stands still."""
+        if task.cancelled():
+            return
+        name, error = task.get_name(), task.exception()
+        log.error("the task '%s' has ended", name, exc_info=error)
+        why = "without a reason" if error is None else f"by a bug: {type(error).__name__}"
+        self.watch.set_alert(f"task_{name}", f"{name} has ended {why}; restart the governor, whose log says more")
 
     async def _until(self, stop: asyncio.Event, serving: asyncio.Task[None], on_listening: Callable[[], None]) -> None:
         listening = asyncio.create_task(self._listening.wait())
