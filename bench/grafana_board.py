@@ -101,10 +101,14 @@ ROWS: Final = (
             Panel(
                 title="Predicted right",
                 queries={
-                    "{{of}}": _share("governor_cache_predictions_total", "of", 'outcome="right"', 'outcome!="unknown"')
+                    "{{of}}": _share("governor_cache_predictions_total", "of", 'outcome="right"', 'outcome!="unknown"'),
+                    "not predicted": _share(
+                        "governor_cache_predictions_total", "of", 'of="tokens",outcome="unknown"', 'of="tokens"'
+                    ),
                 },
                 unit="percentunit",
-                text="Cached tokens to within a page; each tier to within a page.",
+                text="Cached tokens to within a page; each tier to within a page. "
+                "Turns that nothing was predicted of are in neither.",
             ),
             Panel(
                 title="Written a lot, served nothing",

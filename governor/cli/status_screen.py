@@ -61,12 +61,12 @@ def _head(now: Snapshot, where: str) -> Iterator[Text]:
 
 
 def _kv(line: QueueView) -> Iterator[Text]:
-    of = "" if line.capacity_tokens is None else f" of {line.capacity_tokens:,}"
-    yield _titled(
-        "KV",
-        f"{line.booked_tokens:,} booked by {len(line.leases)}, {shown(line.free_tokens)} free,"
-        f" {line.foreign_tokens:,} foreign{of}",
-    )
+    booked = f"{line.booked_tokens:,} booked by {len(line.leases)}"
+    if line.capacity_tokens is None:
+        yield _titled("KV", f"{booked}; the engine does not tell how much it has")
+        return
+    free, foreign = shown(line.free_tokens), f"{line.foreign_tokens:,} foreign of {line.capacity_tokens:,}"
+    yield _titled("KV", f"{booked}, {free} free, {foreign}")
 
 
 def _tiers(tiers: Sequence[TierView], unknown: str | None) -> Iterator[Text]:

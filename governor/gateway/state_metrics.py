@@ -53,7 +53,7 @@ def _queue(queue: QueueView, now: float) -> Iterator[Metric]:
         ("state",),
         [
             (("booked",), queue.booked_tokens),
-            (("foreign",), queue.foreign_tokens),
+            (("foreign",), None if queue.capacity_tokens is None else queue.foreign_tokens),
             (("free",), queue.free_tokens),
         ],
     )

@@ -159,7 +159,7 @@ def test_on_a_wide_screen_reasons_stand_beside_the_agents() -> None:
 def test_what_is_unknown_is_no_zero() -> None:
     page = "\n".join(lines_of(EMPTY))
     assert "engine   upstream unknown down it does not answer" in page
-    assert "KV       0 booked by 0, - free, 0 foreign" in page
+    assert "KV       0 booked by 0; the engine does not tell how much it has" in page
     assert "tiers    not known: nothing is told of them" in page
     assert "agents   none has a key" in page
     assert "log      4 pending, 2 dropped: disk full" in page

@@ -99,6 +99,7 @@ def test_what_is_unknown_has_no_series() -> None:
     page = told(snapshot())
     assert not [name for name in page if "prefill" in name or "canary" in name or "capacity" in name or "bytes" in name]
     assert "governor_kv_tokens{state=free}" not in page
+    assert "governor_kv_tokens{state=foreign}" not in page
     assert page["governor_kv_tokens{state=booked}"] == 0
     places = told(snapshot(cache=CacheView(contexts=(context("ada", 9, unknown_tokens=9),))))
     assert {name: value for name, value in places.items() if "context_tokens" in name} == {
@@ -111,6 +112,7 @@ def test_logs_and_queue() -> None:
     page = told(snapshot(queue=QueueView(waiting=(waits,), booked_tokens=7, free_tokens=5, capacity_tokens=12)))
     assert page["governor_queue_oldest_wait_seconds"] == 60
     assert page["governor_kv_tokens{state=free}"] == 5
+    assert page["governor_kv_tokens{state=foreign}"] == 0
     assert page["governor_log_pending_records{log=turns}"] == 3
     assert page["governor_log_dropped_records_total{log=archive}"] == 2
     assert page["governor_log_writes{log=archive}"] == 0
