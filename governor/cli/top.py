@@ -18,11 +18,13 @@ from governor.cli.options import HomeOption
 from governor.cli.web import DEFAULT_PORT, serve_dashboard
 from governor.settings import Home
 
+_HOST = "127.0.0.1"
+
 
 def top(
     home: HomeOption,
     web: Annotated[bool, typer.Option("--web", help="Serve it to a browser instead.")] = False,
-    host: Annotated[str, typer.Option(help="With --web: address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="With --web: address to listen on.")] = _HOST,
     port: Annotated[
         int, typer.Option(help="With --web: port to listen on; 0 takes a free one.", min=0, max=65535)
     ] = DEFAULT_PORT,
@@ -43,6 +45,8 @@ def top(
     if web:
         serve_dashboard(home, host, port, allow_host or ())
         return
+    if (host, port, allow_host or None) != (_HOST, DEFAULT_PORT, None):
+        fail("--host, --port and --allow-host go with --web", Exit.USAGE)
     if not served and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         fail("this is for a terminal; for scripts there is 'governor status --json'", Exit.USAGE)
     from tui.app import Dashboard  # noqa: PLC0415 - only this command needs Textual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import shlex
 import signal
 import socket
@@ -30,7 +31,7 @@ def serve_dashboard(home: Home, host: str, port: int, names: Sequence[str]) -> N
     code = new_code()
     server = DashboardServer(dashboard_command(home), bound, code=code, names=frozenset(names))
     is_open = not is_loopback(host)
-    asyncio.run(server.run(_until_signal, lambda: _tell(bound, code, is_open=is_open)))
+    asyncio.run(server.run(_until_signal, lambda: _tell(bound, code, is_open=is_open, names=names)))
 
 
 def dashboard_command(home: Home) -> str:
@@ -38,7 +39,7 @@ def dashboard_command(home: Home) -> str:
     return shlex.join([sys.executable, "-P", "-m", "governor", "top", "--home", str(home.root), "--served"])
 
 
-def _tell(bound: socket.socket, code: str, *, is_open: bool) -> None:
+def _tell(bound: socket.socket, code: str, *, is_open: bool, names: Sequence[str]) -> None:
     host, port = bound.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     out.print(f"the dashboard is on [bold]http://{shown}:{port}/[/]; its code is [bold]{code}[/]")
@@ -46,6 +47,8 @@ def _tell(bound: socket.socket, code: str, *, is_open: bool) -> None:
     if is_open:
         err.print("[yellow]others on the network can read what goes over it, the code too: it is plain HTTP.[/]")
         err.print("ssh -L is safer: leave --host out, and forward the port.")
+        if ipaddress.ip_address(host).is_unspecified and not names:
+            err.print("Browsers elsewhere get in by a name or address of this machine that --allow-host names.")
     sys.stdout.flush()
 
 

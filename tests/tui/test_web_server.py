@@ -103,6 +103,33 @@ async def test_a_further_name() -> None:
         assert page.status == 200
 
 
+def told(*options: str, until: str) -> str:
+    """What ``governor top`` says with these options, up to ``until``, or to its end."""
+    command = [sys.executable, "-m", "governor", "top", *options]
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        late = threading.Timer(20.0, process.kill)
+        late.start()
+        for line in process.stdout or ():
+            lines.append(line)
+            if until in line:
+                break
+        late.cancel()
+        process.terminate()
+    return "".join(lines)
+
+
+def test_options_of_the_browser_without_a_browser_are_an_error() -> None:
+    assert "--host, --port and --allow-host go with --web" in told("--port", "0", until="--web")
+
+
+def test_who_listens_to_all_is_told_that_names_are_missing(tmp_path: Path) -> None:
+    options = ("--home", str(tmp_path), "--web", "--port", "0", "--host", "0.0.0.0")
+    said = told(*options, until="that --allow-host names")
+    assert "plain HTTP" in said
+    assert "that --allow-host names" in said
+
+
 def test_codes() -> None:
     assert len({new_code() for _ in range(100)}) == 100
     assert is_loopback("127.0.0.2")
