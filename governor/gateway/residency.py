@@ -225,7 +225,7 @@ class Residency:
             self._on_unfollowed(turn, _OTHER_NAMES)
             return
         predicted = predicted_at(turn.mark, self.blocks, names.pages, turn.prompt_tokens, self.index.rules)
-        if usage.cached_tokens is not None:
+        if usage.cached_tokens is not None or turn.has_ended_well:
             self.score.note(turn.key.agent, predicted, usage, page_tokens)
         turn.found = self._found(turn, names.pages, predicted, page_tokens)
         # Nothing of the last token is computed before another one follows it.
@@ -269,8 +269,7 @@ class Residency:
 
     def _on_unfollowed(self, turn: Followed, why: str) -> None:
         usage = turn.usage
-        if usage.cached_tokens is not None:
-            self.score.note(turn.key.agent, None, usage, None)
+        self.score.note(turn.key.agent, None, usage, None)
         tokens = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
         self.index.on_unfollowed(turn.key, turn.session, tokens, turn.ended_at, why)
 

@@ -207,6 +207,17 @@ async def test_a_feed_that_fails_ends_what_is_known_and_not_the_work_on_turns(
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_turn_whose_answer_does_not_tell_what_was_cached_is_no_success_and_is_counted() -> None:
+    async with running(Feed()) as residency:
+        silent = Usage(prompt_tokens=len(PROMPT), completion_tokens=1)
+        await turn(residency, ANN, silent, TokenIds(PROMPT, (1,)))
+        await turn(residency, ANN, silent)
+        residency.on_granted(ANN, located(ANN)).on_ended(Usage(), well=False)
+        await residency.settled()
+        said = residency.view().predicted
+    assert (said.turns, said.unknown) == (0, 2)
+
+
 async def test_a_turn_whose_tokens_were_not_told_makes_its_context_unknown() -> None:
     feed = Feed()
     async with running(feed) as residency:
