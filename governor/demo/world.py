@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from governor import instance
 from governor.demo.agents import DemoAgent
@@ -26,6 +27,7 @@ from governor.schedule.events import EngineMode
 from governor.settings import Home, Secret
 from governor.wiring import EngineTarget, assembled, build_cache
 from serve.engines.http import HttpTimeouts
+from serve.errors import ServeError
 from serve.twin.trace import Trace
 
 _WALL_S = 30.0
@@ -74,7 +76,7 @@ async def play(trace: Trace, machine: str, home: Home, pace: Pace, world: World,
     with instance.only_instance(home):
         async with (
             running_twin(machine, home, pace.speed) as twin,
-            _governed(twin, home, pace, mode) as (url, governor),
+            _governed(twin, home, pace, mode) as (url, governor, running),
         ):
             cards = governor.watch.models
             world.begin()
@@ -92,7 +94,26 @@ async def play(trace: Trace, machine: str, home: Home, pace: Pace, world: World,
                         now=world.now,
                     )
                     group.create_task(living.live(), name=agent.name)
-            await asyncio.Event().wait()
+            await unless_ended(running, asyncio.Event().wait())
+
+
+async def unless_ended(running: asyncio.Task[Any], coming: Awaitable[object]) -> None:
+    """Wait for what is coming. Raises what ended the governor that it is to come from, or
+    :class:`~serve.errors.ServeError`."""
+    waiting = asyncio.ensure_future(coming)
+    try:
+        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+            raise ServeError("The demo's governor has ended.")
+    finally:
+        waiting.cancel()
+
+
+async def _until_ready(governor: Governor, wall_s: float, every_s: float) -> None:
+    await governor.watch.wait_until_met(wall_s)
+    while governor.watch.mode is not EngineMode.READY:  # noqa: ASYNC110 - it tells of no change
+        await asyncio.sleep(every_s)
 
 
 def _agents(trace: Trace, mode: Mode, home: Home, pace: Pace) -> dict[str, Secret]:
@@ -105,8 +126,10 @@ def _agents(trace: Trace, mode: Mode, home: Home, pace: Pace) -> dict[str, Secre
 
 
 @asynccontextmanager
-async def _governed(twin: RunningTwin, home: Home, pace: Pace, mode: Mode) -> AsyncIterator[tuple[str, Governor]]:
-    """A governor that other commands find, and its URL."""
+async def _governed(
+    twin: RunningTwin, home: Home, pace: Pace, mode: Mode
+) -> AsyncIterator[tuple[str, Governor, asyncio.Task[None]]]:
+    """A governor that other commands find, its URL, and the task that it runs in."""
     wall_s = _WALL_S * pace.speed
     patience = HttpTimeouts(connect_s=wall_s, ask_s=wall_s, abort_s=wall_s)
     told = EngineTarget(url=twin.url, kind="sglang", cache=twin.cache, timeouts=patience)
@@ -119,12 +142,10 @@ async def _governed(twin: RunningTwin, home: Home, pace: Pace, mode: Mode) -> As
         stop, listening = asyncio.Event(), asyncio.Event()
         running = asyncio.create_task(governor.run(bound, stop, listening.set))
         try:
-            await listening.wait()
-            await governor.watch.wait_until_met(_WALL_S * pace.speed)
-            while governor.watch.mode is not EngineMode.READY:  # noqa: ASYNC110 - it tells of no change
-                await asyncio.sleep(0.02 * pace.speed)
+            await unless_ended(running, listening.wait())
+            await unless_ended(running, _until_ready(governor, _WALL_S * pace.speed, 0.02 * pace.speed))
             instance.write_note(home, url, started_at, token, twin.url)
-            yield url, governor
+            yield url, governor, running
         finally:
             instance.remove_note(home)
             stop.set()

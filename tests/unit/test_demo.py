@@ -12,6 +12,8 @@ from governor.demo.figures import AgentFigures, Mode, RunFigures, StallWatch, du
 from governor.demo.pace import Pace, PacedLoop
 from governor.demo.policies import policy_text
 from governor.demo.show import Board
+from governor.demo.world import unless_ended
+from serve.errors import ServeError
 from serve.twin.trace import Piece, PieceKind, Shared
 from serve.twin_server.template import chat_ids
 
@@ -141,3 +143,20 @@ def test_neither_mode_cuts_anything() -> None:
         assert "tool_step = 200000" in policy_text(mode)
     assert "enabled = false" in policy_text(Mode.UNGOVERNED)
     assert "[slices]" not in policy_text(Mode.GOVERNED)
+
+
+async def test_nobody_waits_for_a_governor_that_has_ended() -> None:
+    async def failing() -> None:
+        raise OSError("no room on the disk")
+
+    async def ending() -> None:
+        pass
+
+    with pytest.raises(OSError, match="no room"):
+        await unless_ended(asyncio.create_task(failing()), asyncio.Event().wait())
+    with pytest.raises(ServeError, match="has ended"):
+        await unless_ended(asyncio.create_task(ending()), asyncio.Event().wait())
+    running = asyncio.create_task(asyncio.Event().wait())
+    await unless_ended(running, asyncio.sleep(0))
+    assert not running.done()
+    running.cancel()
