@@ -97,6 +97,20 @@ async def test_other_sites_do_not_get_in(headers: dict[str, str]) -> None:
         assert refused.value.status == 403
 
 
+async def test_a_cookie_of_any_bytes_is_no_error() -> None:
+    async with server() as url:
+        host = url.removeprefix("http://")
+        name, _, port = host.partition(":")
+        reader, writer = await asyncio.open_connection(name, int(port))
+        cookie = f"{COOKIE}-{port}=".encode() + b"\xff\xfe"
+        writer.write(
+            f"GET /ws HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nCookie: ".encode() + cookie + b"\r\n\r\n"
+        )
+        assert (await reader.readline()).split()[1] == b"401"
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_a_further_name() -> None:
     name = {"host": "Box.LAN"}
     async with server(frozenset({"boX.lan"})) as url, browser() as session, session.get(url, headers=name) as page:

@@ -116,7 +116,7 @@ class DashboardServer(Server):
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         given = (await request.post()).get("code", "")
-        is_right = hmac.compare_digest(str(given).strip().lower().encode(), self._code.encode())
+        is_right = hmac.compare_digest(str(given).strip().lower().encode(errors="replace"), self._code.encode())
         if self._wrong_codes >= _WRONG_CODES:
             return aiohttp_jinja2.render_template("enter.html", request, {"wrong": _CLOSED}, status=403)
         if not is_right:
@@ -132,7 +132,8 @@ class DashboardServer(Server):
         return f"{COOKIE}-{self.port}"
 
     def _has_entered(self, request: web.Request) -> bool:
-        return hmac.compare_digest(request.cookies.get(self._cookie, "").encode(), self._session.encode())
+        given = request.cookies.get(self._cookie, "")
+        return hmac.compare_digest(given.encode(errors="replace"), self._session.encode())
 
     def _is_for_us(self, request: web.Request) -> bool:
         try:
