@@ -90,6 +90,15 @@ async def test_an_agent_is_paused_and_resumed(gov: Governed) -> None:
         await until(pilot, lambda: "resume alice" in text_of(app))
 
 
+async def test_a_paused_agent_s_answers_are_paused_too_and_it_is_not_resumed(gov: Governed) -> None:
+    async with watched(gov) as (app, pilot):
+        await pilot.press("p")
+        await saying(app, pilot, "alice is paused", "what runs goes on")
+        await until(pilot, lambda: any(line.split()[:3] == ["▸", "alice", "held"] for line in lines_of(app)))
+        await pilot.press("P")
+        await saying(app, pilot, "alice is paused", "answers that have begun pause")
+
+
 async def test_what_one_does_another_sees(gov: Governed) -> None:
     async with watched(gov) as (first, pilot), watched(gov, (80, 24)) as (second, other):
         await pilot.press("down", "p")

@@ -125,13 +125,13 @@ class MainScreen(Screen[None]):
         self._owner.act(ReloadPolicies())
 
     def action_pause(self, running: bool = False) -> None:
-        """Pause the chosen agent, or resume it."""
+        """Pause the chosen agent, or resume it. ``running``: only pause it, and what it writes, too."""
         agent = self._agent()
         if agent is None:
             return
         views = () if self._picture.snapshot is None else self._picture.snapshot.agents
         held = any(view.held for view in views if view.name == agent)
-        self._owner.act(ResumeAgent(agent=agent) if held else PauseAgent(agent=agent, running=running))
+        self._owner.act(ResumeAgent(agent=agent) if held and not running else PauseAgent(agent=agent, running=running))
 
     def action_compact(self) -> None:
         agent = self._agent()
