@@ -50,6 +50,8 @@ class TierFigures(msgspec.Struct, frozen=True, kw_only=True):
     held_states: int | None = None
     served_tokens: int | None = None
     """To turns through the governor whose answers told the tier."""
+    has_served: bool = False
+    """Since the engine's start, also before what it told was lost: what is told again is no fault of the tier's."""
     written_bytes: float | None = None
     held_bytes: float | None = None
     served_bytes: float | None = None
@@ -61,7 +63,7 @@ class TierFigures(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def complaint(self) -> str | None:
         """For the owner: it has taken a lot and has served nothing."""
-        if self.served_tokens is None or self.served_tokens or not self.written_tokens:
+        if self.served_tokens is None or self.has_served or not self.written_tokens:
             return None
         if self.written_bytes is None:
             is_much, size = self.written_tokens >= IDLE_TOKENS, ""
@@ -83,6 +85,7 @@ class TierLedger:
         self._held_pages = dict.fromkeys(Tier, 0)
         self._held_states = dict.fromkeys(Tier, 0)
         self._served_tokens = dict.fromkeys(Tier, 0)
+        self._serving: set[Tier] = set()
         self._telling_turns = 0
         self._computed_pages = 0
         self._l3_before = 0
@@ -110,6 +113,7 @@ class TierLedger:
             self._written_pages[Tier.L3] = self._l3_before = 0
             self._written_states = dict.fromkeys(Tier, 0)
             self._served_tokens = dict.fromkeys(Tier, 0)
+            self._serving.clear()
             self._telling_turns = 0
         else:
             self._written_pages[Tier.L1] = self._written_pages[Tier.L2] = self._computed_pages = 0
@@ -121,9 +125,11 @@ class TierLedger:
         if usage.cached_device_tokens is None:
             return
         self._telling_turns += 1
-        self._served_tokens[Tier.L1] += usage.cached_device_tokens
-        self._served_tokens[Tier.L2] += usage.cached_host_tokens or 0
-        self._served_tokens[Tier.L3] += usage.cached_storage_tokens or 0
+        served = (usage.cached_device_tokens, usage.cached_host_tokens, usage.cached_storage_tokens)
+        for tier, tokens in zip(Tier, served, strict=True):
+            if tokens:
+                self._served_tokens[tier] += tokens
+                self._serving.add(tier)
 
     def figures(self, tier: Tier, page_tokens: int | None, *, is_told: bool, states_told: bool = True) -> TierFigures:
         """``is_told``: somebody tells of what is in it now; ``states_told``: of its states, too."""
@@ -142,6 +148,7 @@ class TierLedger:
             held_tokens=held,
             held_states=held_states,
             served_tokens=served,
+            has_served=tier in self._serving,
             written_bytes=self._bytes(written, written_states),
             held_bytes=self._bytes(held, held_states),
             served_bytes=self._bytes(served, 0),

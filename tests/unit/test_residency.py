@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from governor.residency import blocks as bits
 from governor.residency.blocks import L3_KV, L3_STATE, Blocks, Tier
 from governor.residency.index import SHARED, ContextKey, Limits, ResidencyIndex
-from governor.residency.ledger import IDLE_BYTES, Sizes, TierLedger
+from governor.residency.ledger import IDLE_BYTES, IDLE_TOKENS, Sizes, TierLedger
 from governor.residency.names import PageNames, page_numbers, shared_pages
 from governor.residency.predict import Prediction, Rules, predict
 from governor.residency.score import Score, predicted_at
@@ -357,6 +357,21 @@ def test_after_a_gap_a_tiers_figures_are_of_the_same_time() -> None:
     l1, l3 = (ledger.figures(tier, PAGE, is_told=True) for tier in (Tier.L1, Tier.L3))
     assert (l1.written_tokens, l1.served_tokens, l1.served_per_written) == (640, 640, 1.0)
     assert (l3.written_tokens, l3.write_amplification) == (704, 0.1)
+
+
+def test_what_is_told_again_after_a_gap_is_no_complaint_of_a_tier_that_serves() -> None:
+    ledger = TierLedger()
+    blocks = Blocks((ledger,))
+    pages = range(IDLE_TOKENS // PAGE + 1)
+    blocks.on_stored(Tier.L2, pages, PAGE)
+    ledger.on_served(Usage(cached_tokens=64, cached_device_tokens=0, cached_host_tokens=64, cached_storage_tokens=0))
+    blocks.on_reset()
+    blocks.on_stored(Tier.L2, pages, PAGE)
+    l2 = ledger.figures(Tier.L2, PAGE, is_told=True)
+    assert (l2.served_tokens, l2.complaint) == (0, None)
+    blocks.on_anew(keeps_l3=False)
+    ledger.on_served(Usage(cached_tokens=0, cached_device_tokens=0, cached_host_tokens=0, cached_storage_tokens=0))
+    assert ledger.figures(Tier.L2, PAGE, is_told=True).complaint
 
 
 def test_states_that_nobody_tells_of_are_not_none() -> None:
