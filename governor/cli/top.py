@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import threading
+from logging.handlers import RotatingFileHandler
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from governor.cli.web import DEFAULT_PORT, serve_dashboard
 from governor.settings import Home
 
 _HOST = "127.0.0.1"
+_LOG_BYTES = 1_000_000
 
 
 def top(
@@ -73,6 +75,8 @@ def _end_with_the_server() -> None:
 
 
 def _log_to_file(home: Home) -> None:
-    """Warnings go to a file, which is made by the first one: the screen is the dashboard's."""
+    """Warnings go to a file, which is made by the first one: the screen is the dashboard's. Bounded, since a panel that
+    cannot be drawn says so with each picture."""
     if home.logs.is_dir():
-        logging.basicConfig(filename=home.logs / "top.log", level=logging.WARNING)
+        file = RotatingFileHandler(home.logs / "top.log", maxBytes=_LOG_BYTES, backupCount=1, delay=True)
+        logging.basicConfig(handlers=[file], level=logging.WARNING, format=logging.BASIC_FORMAT)
