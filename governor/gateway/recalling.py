@@ -144,7 +144,8 @@ class _Answer:
             self._told = True
             details = generation.usage.get("prompt_tokens_details")
             cached = details.get("cached_tokens") if isinstance(details, dict) else None
-            turn.note(f"recall_prompt: {generation.usage.get('prompt_tokens')} tokens, {cached or 0} from cache")
+            known = "" if cached is None else f", {cached} from cache"
+            turn.note(f"recall_prompt: {generation.usage.get('prompt_tokens')} tokens{known}")
 
     async def _goes_on(self, generation: Generation) -> bool:
         """Another generation runs behind what was recalled."""

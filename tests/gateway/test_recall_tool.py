@@ -69,6 +69,7 @@ async def test_a_stream_goes_on_behind_a_recall(rig: Rig) -> None:
         assert "recall tool" in end.edits
         assert [flag.partition(":")[0] for flag in end.flags] == ["recalled", "recall_prompt"]
         assert end.flags[0].startswith(f"recalled: {handle()}, ")
+        assert end.flags[1].endswith(" tokens"), "an engine that does not tell what was cached has not said 0"
         assert usage["prompt_tokens"] == end.usage.prompt_tokens
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
