@@ -25,6 +25,8 @@ _SWITCHED_OFF = {
     "OPENCLAW_DISABLE_BONJOUR": "1",
 }
 
+_OWN_RACES = ("Agent database cleanup failed", "Agent native close and lease cleanup failed")
+
 
 @dataclass(frozen=True)
 class OpenClawProgram:
@@ -86,8 +88,9 @@ class OpenClawResult:
 
     @property
     def stumbled(self) -> bool:
-        """OpenClaw lost a race of its own: closing an agent's database worker failed, seen on a loaded machine."""
-        return self.failed and "Agent database cleanup failed" in self.text
+        """OpenClaw lost a race of its own: closing an agent's database worker or its lease failed, seen on a loaded
+        machine."""
+        return self.failed and any(words in self.text for words in _OWN_RACES)
 
     @property
     def session_id(self) -> str | None:
