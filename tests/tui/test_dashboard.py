@@ -133,7 +133,7 @@ async def test_the_governor_dies_and_comes_back() -> None:
                 await until(pilot, lambda: any(line.startswith("▸ hermes") for line in lines_of(app)))
             await until(pilot, lambda: "not connected, retrying" in lines_of(app)[0])
             assert any(line.startswith("▸ hermes") for line in lines_of(app)), "the last figures stay"
-            assert "figures are 9s old" in lines_of(app)[1]
+            await until(pilot, lambda: "figures are 9s old" in lines_of(app)[1])
 
 
 async def test_keys_turn_to_screens() -> None:
